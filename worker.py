@@ -19,7 +19,7 @@ from temporalio.worker import Interceptor, Worker
 
 from turnkeeper.activities.archive import ArchiveActivities
 from turnkeeper.activities.call_model import ModelActivities
-from turnkeeper.activities.hand_off import HandOffActivities
+from turnkeeper.activities.hand_off import HandOffActivities, TaskTextActivities
 from turnkeeper.activities.model_request.index_notes import IndexNotes
 from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.model_request.list_prices import ListPrices
@@ -35,7 +35,6 @@ from turnkeeper.activities.quick_reads import QuickReader
 from turnkeeper.activities.sessions.copying import CopyActivities
 from turnkeeper.activities.sessions.deletion import DeletionActivities
 from turnkeeper.activities.summarisation import SummaryActivities
-from turnkeeper.activities.task_texts import TaskTextActivities
 from turnkeeper.activities.toolbox.toolbox import build_toolbox
 from turnkeeper.activities.tools import ToolActivities, ToolSource
 from turnkeeper.models.session.copies.reading import BYTES_PER_VALUE
@@ -210,7 +209,12 @@ async def run_worker(settings: Settings, client: Client, *, activity_reports: in
                 partials=partials,
                 interceptors=interceptors,
             ) as worker,
-            reporting(worker, settings, tool_problems=lambda: tools.problems),
+            reporting(
+                worker,
+                settings,
+                tool_problems=lambda: tools.problems,
+                refused_parts=providers.refused_parts,
+            ),
         ):
             await partials.listen()
             await stop_requested.wait()

@@ -46,7 +46,6 @@ class ArchiveActivities:
         with store_failures():
             await self._store(current_session_id(), move)
         MOVES.discard(key)
-        self._note_end(current_session_id(), move)
 
     @activity.defn
     async def unpark(self, order: UnparkOrder) -> UnparkedPrompts:
@@ -76,11 +75,8 @@ class ArchiveActivities:
         await prompts.park(session_id, first=move.first, prompts=move.prompts)
         if move.forget_below:
             await prompts.forget_parked(session_id, below=move.forget_below)
-
-    def _note_end(self, session_id: WorkflowId, move: ArchiveMove) -> None:
-        """Note in the index that the session has ended, if this is one of its last moves (API-1)."""
-        if move.entry and move.entry.status != "open":
-            self._stores.index_writer.put(IndexedSession.of_entry(session_id, move.entry, now=datetime.now(UTC)))
+        if move.entry:
+            await self._stores.index.put([IndexedSession.of_entry(session_id, move.entry, now=datetime.now(UTC))])
 
     async def _ask_workflow(self, order: ArchiveOrder) -> ArchiveMove:
         try:

@@ -32,8 +32,7 @@ from turnkeeper.models.transcript.model_call import (
     ModelResponse,
     RespondPart,
 )
-from turnkeeper.models.transcript.partial_output import PartialOutput, PartialTag
-from turnkeeper.models.transcript.unfinished import unfinished_answer
+from turnkeeper.models.transcript.partial_output import PartialOutput, PartialTag, unfinished_answer
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.partials.carrier import PartialCarrier
 

@@ -1,4 +1,8 @@
-"""Handing off a conversation with a model's or an index's help: `condense_history` and `prepare_sub_task` (CTX-15)."""
+"""Activities for tasks (CTX-15, TSK-5).
+
+`condense_history` and `prepare_sub_task` hand off a conversation with a model's or an index's help. `read_large_text`
+and `keep_large_result` move large texts.
+"""
 
 from pydantic import ValidationError
 from temporalio import activity
@@ -13,8 +17,10 @@ from turnkeeper.activities.model_request.model_client import ModelClient
 from turnkeeper.activities.model_request.spending import Spending
 from turnkeeper.activities.own_workflow import WorkflowSilentError, current_session_id, query_own_workflow
 from turnkeeper.activities.providers.protocol import ModelError
+from turnkeeper.models.bounds import bound_json
 from turnkeeper.models.errors import TaskValidationError
 from turnkeeper.models.ids import sibling_id
+from turnkeeper.models.limits import LARGE_RESULT_BYTES
 from turnkeeper.models.session.messages import StateRequest
 from turnkeeper.models.session.task import TaskRequest, policy_of, prepare_task
 from turnkeeper.models.session.tasks.hand_off_messages import (
@@ -24,15 +30,17 @@ from turnkeeper.models.session.tasks.hand_off_messages import (
     PrepareSubTask,
 )
 from turnkeeper.models.session.tasks.task_arguments import read_run_task
+from turnkeeper.models.session.tasks.task_input import TaskInput
 from turnkeeper.models.tasks.condensing import LongTexts, batches, condensed_prompt, read_answer
 from turnkeeper.models.tasks.history_policy import HandOffPresets
 from turnkeeper.models.tasks.inheritance import MAX_PAGES, Inheritance
 from turnkeeper.models.transcript.conversation import ConversationState
-from turnkeeper.models.transcript.trajectory import Usage
+from turnkeeper.models.transcript.trajectory import BlobRef, ToolResult, Usage
+from turnkeeper.models.wire import Frozen
 from turnkeeper.stores.archive import Archive
 from turnkeeper.stores.blobs import Blobs
 from turnkeeper.stores.database.database import StoreUnavailableError
-from turnkeeper.stores.ranking.bm25 import rank
+from turnkeeper.stores.tasks.bm25 import rank
 from turnkeeper.stores.tasks.hand_off import store_hand_off
 
 PAGE_BYTES = 1_000_000
@@ -130,10 +138,12 @@ class HandOffActivities:
         task_id = sibling_id(call.task_id, of=session_id)
         prepared, to_condense = await store_hand_off(self._blobs, prepared, task_id=task_id, parent_id=session_id)
         return PreparedSubTask(
-            context=prepared.context,
-            report=prepared.report,
-            to_condense=to_condense,
-            attachments=prepared.attachments,
+            task=TaskInput(
+                context=prepared.context,
+                report=prepared.report,
+                to_condense=to_condense,
+                attachments=prepared.attachments,
+            ),
             notes=[*prepared.notes, *trouble],
         )
 
@@ -173,3 +183,28 @@ class HandOffActivities:
             if inherited.is_enough:
                 break
         return inherited, []
+
+
+class KeepResult(Frozen):
+    """A tool result that the workflow made; over `inline_bytes` of JSON its content is stored by reference."""
+
+    result: ToolResult
+    inline_bytes: int
+
+
+class TaskTextActivities:
+    """Activities for the texts of tasks. A second attempt of either changes nothing."""
+
+    def __init__(self, texts: LargeTexts) -> None:
+        self._texts = texts
+
+    @activity.defn
+    async def read_large_text(self, ref: BlobRef) -> str | None:
+        """Return a text that is stored by reference, cut to fit a payload; `None` if it can't be read."""
+        text = await self._texts.read(current_session_id(), ref)
+        return text and bound_json(text, LARGE_RESULT_BYTES, LARGE_RESULT_BYTES)
+
+    @activity.defn
+    async def keep_large_result(self, request: KeepResult) -> ToolResult:
+        """Return the result, with large content by reference. While the store is down, content is cut and marked."""
+        return await self._texts.keep_result(current_session_id(), request.result, request.inline_bytes)

@@ -14,7 +14,7 @@ from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.limits import MAX_NESTING, TOOL_LIST_BYTES
 from turnkeeper.models.session.approvals import NO_DIFFERENCE
-from turnkeeper.models.session.tools.tool_list import carried_bytes, digest_of
+from turnkeeper.models.session.tools.tool_list import carried_bytes, tools_digest
 from turnkeeper.models.transcript.model_call import (
     ChangePreviews,
     PreviewCall,
@@ -75,7 +75,7 @@ class ToolActivities:
         async with heartbeating():
             tool_list = await self._toolbox.list_tools()
         tools, instructions = _carriable(tool_list.tools), _bounded(tool_list.instructions)
-        if call and call.known == digest_of(tools, instructions) and not tool_list.unread:
+        if call and call.known == tools_digest(tools, instructions) and not tool_list.unread:
             return ToolList(unchanged=True, absent=tool_list.absent)
         return tool_list.model_copy(update={"tools": tools, "instructions": instructions})
 

@@ -22,7 +22,6 @@ from turnkeeper.api.http.rate_limits import RateLimitMiddleware, RequestRates
 from turnkeeper.api.http.response_headers import ResponseHeadersMiddleware
 from turnkeeper.api.http.server import ClosingMiddleware, StalledStreamMiddleware
 from turnkeeper.api.mcp.endpoint import McpEndpoint
-from turnkeeper.api.request_audit import RecordingMiddleware, record_request
 from turnkeeper.api.routes import (
     api_docs,
     approvals,
@@ -49,7 +48,7 @@ from turnkeeper.workflows.hosting.connection import connect, outage_logged
 
 
 def _routes_of_the_api() -> APIRouter:
-    router = APIRouter(dependencies=[Depends(reject_unknown_parameters), Depends(record_request)])
+    router = APIRouter(dependencies=[Depends(reject_unknown_parameters)])
     of_sessions = (
         copies,
         sessions,
@@ -121,7 +120,6 @@ def create_app(
     page.install(app, settings)
     api_docs.install(app)
     web_ui.install(app)
-    app.add_middleware(RecordingMiddleware)
     app.add_middleware(HeadRequestMiddleware)
     app.add_middleware(BodyLimitMiddleware, max_import_bytes=settings.api_max_import_bytes)
     app.add_middleware(StalledStreamMiddleware, timeouts=timeouts)

@@ -3,6 +3,7 @@
 All are `async`: FastAPI runs plain functions in threads, and a request would wait for ten of them.
 """
 
+from collections.abc import AsyncIterator
 from typing import Annotated
 
 from fastapi import Depends, Path, Request
@@ -10,10 +11,11 @@ from fastapi.dependencies.utils import get_flat_params
 from fastapi.params import Query
 from fastapi.routing import APIRoute
 
+from turnkeeper.api.audit import RequestAudit
 from turnkeeper.api.callers import Caller, caller_of
 from turnkeeper.api.problems import NO_CREDENTIAL, invalid, problem
 from turnkeeper.api.services import Services
-from turnkeeper.models.ids import CALL_ID_PATTERN, ID_PATTERN, WorkflowId
+from turnkeeper.models.ids import CALL_ID_PATTERN, ID_PATTERN, WorkflowId, is_id
 
 
 async def get_services(request: Request) -> Services:
@@ -44,7 +46,27 @@ async def get_caller(request: Request) -> Caller:
     return caller
 
 
+async def get_audit(request: Request) -> AsyncIterator[RequestAudit]:
+    """Yield the audit of the request, to which its handler says what it changes.
+
+    A handler of another method than GET that succeeds without an entry makes the request fail (500). So no route can
+    leave the audit out; a test looks for this dependency on each of them.
+    """
+    services, caller = await get_services(request), await get_caller(request)
+    audit = RequestAudit(
+        services.audit,
+        services.limits,
+        caller,
+        operation=request.scope["route"].operation_id,
+        scope=request.scope,
+    )
+    must_record, session_id = request.method not in ("GET", "HEAD"), request.path_params.get("id")
+    with audit.whole(must_record=must_record, session_id=session_id if is_id(session_id) else None):
+        yield audit
+
+
 CallerDep = Annotated[Caller, Depends(get_caller)]
+AuditDep = Annotated[RequestAudit, Depends(get_audit, scope="function")]
 
 
 async def get_session(

@@ -5,9 +5,10 @@ from typing import Self
 
 from temporalio.client import Client
 
-from turnkeeper.api.audit.recorder import AuditRecorder
+from turnkeeper.api.audit import AuditRecorder
 from turnkeeper.api.copies.copying import SessionCopier
 from turnkeeper.api.copies.exporting import SessionExporter
+from turnkeeper.api.history.approval_reader import ApprovalReader
 from turnkeeper.api.history.deletion import SessionDeleter
 from turnkeeper.api.history.forgotten_sessions import ForgottenSessions
 from turnkeeper.api.history.index_repair import IndexRepair
@@ -22,9 +23,6 @@ from turnkeeper.api.prompts.attachment_keeper import AttachmentKeeper
 from turnkeeper.api.prompts.fate_reader import FateReader
 from turnkeeper.api.prompts.prompt_sender import PromptSender
 from turnkeeper.api.session_limits import SessionLimits
-from turnkeeper.api.tasks.forgotten_tasks import ForgottenTasks
-from turnkeeper.api.tasks.task_approvals import TaskApprovals
-from turnkeeper.api.tasks.task_preparer import TaskPreparer
 from turnkeeper.api.tasks.task_reader import TaskReader
 from turnkeeper.api.tasks.tasks import Tasks
 from turnkeeper.api.temporal.session_commands import SessionCommands
@@ -73,7 +71,7 @@ class Services:
     copier: SessionCopier
 
     # Tasks
-    approvals: TaskApprovals
+    approvals: ApprovalReader
     tasks: Tasks
 
     # Updates for watching and polling clients
@@ -91,7 +89,6 @@ class Services:
         closing: Closing,
         timeouts: Timeouts,
     ) -> Self:
-        repair = IndexRepair(client, stores.index, timeouts)
         forgotten = ForgottenSessions(client, stores, timeouts)
         reader = SessionReader(client, forgotten, timeouts)
         sessions = SessionCommands(client, settings, reader, stores)
@@ -100,10 +97,9 @@ class Services:
         attachments = AttachmentKeeper(reader, stores, inline_bytes=settings.limits.attachments_bytes)
         sender = PromptSender(sessions, reader, attachments, stores)
         exporter = SessionExporter(settings, reader, stores)
-        approvals = TaskApprovals(reader, texts)
+        approvals = ApprovalReader(reader, texts)
+        lists = SessionLists(stores, timeouts)
         task_reader = TaskReader(settings, reader, texts, approvals, closing)
-        forgotten_tasks = ForgottenTasks(client, stores.index, timeouts)
-        preparer = TaskPreparer(settings, reader, transcripts, stores.blobs)
         return cls(
             settings=settings,
             timeouts=timeouts,
@@ -116,8 +112,8 @@ class Services:
             sessions=sessions,
             attachments=attachments,
             sender=sender,
-            repair=repair,
-            lists=SessionLists(client, stores, repair, timeouts),
+            repair=IndexRepair(client, stores.index, timeouts),
+            lists=lists,
             texts=texts,
             transcripts=transcripts,
             fates=FateReader(reader, stores, texts, closing),
@@ -126,7 +122,7 @@ class Services:
             exporter=exporter,
             copier=SessionCopier(settings, reader, sessions, transcripts, exporter, stores),
             approvals=approvals,
-            tasks=Tasks(settings, reader, sessions, sender, transcripts, preparer, task_reader, forgotten_tasks),
+            tasks=Tasks(settings, reader, sessions, sender, transcripts, stores, lists, task_reader),
             feed=UpdateFeed(reader, texts, partials, closing),
             markdown=MarkdownRenderer(timeouts),
         )

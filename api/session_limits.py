@@ -3,18 +3,26 @@
 import asyncio
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from temporalio.client import Client
 
-from turnkeeper.api.audit.actions import PROMPTING, Change
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.coalescer import Coalescer
+from turnkeeper.api.history.visible_sessions import count_open_sessions
 from turnkeeper.api.http.rate_limits import TokenBuckets, limit_of
 from turnkeeper.api.problems import ProblemError, problem
-from turnkeeper.api.temporal.lists.listing import count_open_sessions
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.timeouts import Timeouts
+from turnkeeper.models.http_responses import AuditAction
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.settings.settings import Settings
+
+Starts = Literal["nothing", "unless it exists", "new"]
+"""Whether a change starts its session: `new` has an id that was made for it."""
+
+PROMPTING: frozenset[AuditAction] = frozenset({"prompt", "retry", "message_task"})
+"""Each sends a prompt to a session."""
 
 SESSIONS_RETRY_SECONDS = 60
 """When to try again while a tenant has too many open sessions; somebody must end one."""
@@ -32,45 +40,41 @@ class SessionLimits:
         self._prompts = TokenBuckets()
         self._open = OpenSessions(reader.client, reader.timeouts)
 
-    async def check(self, caller: Caller, changes: list[Change]) -> None:
-        """Count the changes. Raises 429 if they are too many; then none of them may be made."""
-        for change in changes:
-            if change.action in PROMPTING and change.session_id:
-                self._check_prompt(caller, change.session_id)
-        for change in changes:
-            if change.may_start_session:
-                await self._check_start(caller, change)
+    async def check(self, caller: Caller, action: AuditAction, workflow_id: WorkflowId | None, starts: Starts) -> None:
+        """Count a change. Raises 429 if it is one too many; then it may not be made."""
+        if action in PROMPTING and workflow_id:
+            self._check_prompt(caller, workflow_id)
+        if starts == "new" or (starts != "nothing" and workflow_id and not await self._is_there(caller, workflow_id)):
+            await self._check_start(caller)
 
-    def _check_prompt(self, caller: Caller, session_id: str) -> None:
+    def _check_prompt(self, caller: Caller, workflow_id: WorkflowId) -> None:
         limit = limit_of(self._settings, "prompt_rate_limit", caller)
         if limit == math.inf:
             return
-        seconds = self._prompts.seconds_to_wait(caller.workflow_id(session_id), rate=limit / 60, burst=max(1, limit))
+        seconds = self._prompts.seconds_to_wait(workflow_id, rate=limit / 60, burst=max(1, limit))
         if seconds:
             retry_after = math.ceil(seconds)
             rate = f"{limit:,g} prompts a minute in one session"
             detail = f"The limit prompt_rate_limit is {rate}. Try again in {retry_after} s."
             raise problem("rate-limited", detail, limit="prompt_rate_limit", retry_after=retry_after)
 
-    async def _check_start(self, caller: Caller, change: Change) -> None:
+    async def _check_start(self, caller: Caller) -> None:
         limit = limit_of(self._settings, "max_open_sessions", caller)
-        if limit == math.inf or await self._starts_nothing(caller, change.session_id):
-            return
-        if not await self._open.reserve(caller.tenant, limit=limit):
+        if limit != math.inf and not await self._open.reserve(caller.tenant, limit=limit):
             again = f"End one, or try again in {SESSIONS_RETRY_SECONDS} s."
             detail = f"The limit max_open_sessions is {limit:,g} open sessions. {again}"
             raise problem("rate-limited", detail, limit="max_open_sessions", retry_after=SESSIONS_RETRY_SECONDS)
 
-    async def _starts_nothing(self, caller: Caller, session_id: str | None) -> bool:
+    async def _is_there(self, caller: Caller, workflow_id: WorkflowId) -> bool:
         """Return whether the session is open or has ended, so that nothing can start it again.
 
-        The same without Temporal: starting the session fails then too. It is asked once for each session, since the
-        first run's id is cached.
+        Without Temporal it counts as there: starting the session fails then too. It is asked once for each session,
+        since the first run's id is cached, and not at all without a limit.
         """
-        if session_id is None:
-            return False
+        if limit_of(self._settings, "max_open_sessions", caller) == math.inf:
+            return True
         try:
-            await self._reader.first_run_id(caller.workflow_id(session_id))
+            await self._reader.first_run_id(workflow_id)
         except ProblemError as problem:
             return problem.problem.type.endswith(":temporal-unreachable")
         return True

@@ -14,6 +14,7 @@ from turnkeeper.models.context.summary import summary_request
 from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.session import Session
+from turnkeeper.models.session.turn.running_turn import number_calls
 from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, Part, RespondPart, SummaryOutcome
 from turnkeeper.models.transcript.trajectory import ToolResult
 
@@ -66,11 +67,11 @@ def _request(session: Session, response: ModelResponse, now: datetime) -> tuple[
     """Make room as before a model call, record the response, and return the messages and tokens of the request."""
     history, model = session.config.history, session.config.model
     session.context.evict(history, model=model, head=session.head, max_bytes=session.config.limits.view_bytes)
-    if session.context.is_summary_due(history):
+    if session.context.evicted.is_summary_due(history):
         _summarise(session, history)
-    size = session.view.message_count, session.view.estimated_tokens
+    size = session.context.view.message_count, session.context.view.estimated_tokens
     slot = session.turn_slot
-    parts = slot.running().number_calls(response.calls, turn_number=session.turn_count)
+    parts = number_calls(response.calls, turn_number=session.transcript.count, step=slot.running().steps)
     slot.add_response(response, parts, now=now)
     for call in parts:
         session.add_result(call.id, ToolResult(outcome=f"Read {call.id}", content=_text("The file says", RESULT_CHARS)))
@@ -80,8 +81,8 @@ def _request(session: Session, response: ModelResponse, now: datetime) -> tuple[
 
 def _summarise(session: Session, history: ConversationHistoryConfig) -> None:
     messages = session.context.messages_to_summarise()
-    request = summary_request(messages, has_earlier=session.view.summary is not None)
-    evicted = session.context.begin_summary()
+    request = summary_request(messages, has_earlier=session.context.view.summary is not None)
+    evicted = session.context.evicted.begin_summary()
     session.context.insert_summary(
         SummaryOutcome(text=answer(request).text),
         of=evicted,

@@ -18,7 +18,7 @@ from benchmarks.measurements import Row
 from turnkeeper.activities.providers.offline.model import answer
 from turnkeeper.models.session.task import CreateTask, PreparedTask, prepare_task
 from turnkeeper.models.tasks.condensing import batches, condensed_prompt, read_answer
-from turnkeeper.stores.ranking.bm25 import rank
+from turnkeeper.stores.tasks.bm25 import rank
 
 CASES = Path(__file__).with_name("kept_facts.json")
 THREADS = Path(__file__).with_name("written_threads.json")

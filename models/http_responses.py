@@ -145,7 +145,7 @@ class SessionDescription(Frozen):
 
 
 class ListedSession(Frozen):
-    """A session in a list: a moment behind, with a coarser status. While the archive can't be read, fewer fields."""
+    """A session in a list: a moment behind, with a coarser status."""
 
     workflow_id: PublicId
     title: str | None = None
@@ -263,7 +263,10 @@ class Task(Frozen):
 
 
 class TaskPage(Frozen):
-    """A page of tasks, newest first. `next_cursor` is null on the last page."""
+    """A page of tasks, the latest activity first. `next_cursor` is null on the last page.
+
+    The tasks have no description, approvals, result or error here: `GET /tasks/{id}` has them.
+    """
 
     tasks: list[Task]
     next_cursor: str | None = None
@@ -313,20 +316,20 @@ AuditAction = Literal[
     "request",
 ]
 """What a request asks for. `cancel` stops a turn; `allow` approves all further calls of a tool too; `upload` stores
-a content for a prompt; `export` reads the audit as JSON lines, or a whole session; `request` was refused before it was
-read, for its key (401), its role (403) or a limit (429)."""
+a content for a prompt; `export` reads the audit as JSON lines, or a whole session; `request` was refused before it
+changed anything, such as for its key (401), its role (403), a wrong field (422) or a limit (429)."""
 
 
 class AuditEntry(Frozen):
-    """A change that somebody asked for. One request may ask for several, each with its own outcome.
+    """A change that somebody asked for, with its outcome. A message of the AI SDK may have several.
 
     `outcome`: `accepted` (2xx), `refused` (4xx: nothing was changed), `failed` (5xx: it may have been changed), or
-    `unknown`: the gateway stopped before it answered. `repeats`: an earlier accepted request for the same thing, such
-    as the same prompt, so that this one changed nothing more. `fields`: the names of what was set, never the values.
+    `unknown`: the gateway stopped before it knew. `fields`: the names of what was set, never the values. A request that
+    was sent again has an entry of its own, with the same ids.
     """
 
+    id: str
     at: UtcDatetime
-    request_id: str
     caller: str
     user: str | None = None
     role: str
@@ -339,7 +342,6 @@ class AuditEntry(Frozen):
     fields: list[str] = []
     outcome: Literal["accepted", "refused", "failed", "unknown"]
     status: int | None = None
-    repeats: str | None = None
 
 
 class AuditPage(Frozen):

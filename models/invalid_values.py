@@ -9,6 +9,7 @@ from typing import Any
 
 from turnkeeper.models.errors import TaskErrorType
 from turnkeeper.models.ids import CALL_ID_PATTERN, ID_PATTERN, ID_RULE
+from turnkeeper.models.texts.counted import counted
 
 CALL_ID_RULE = "a call's id, as turn.step.index"
 
@@ -83,19 +84,6 @@ def _pattern(context: Context) -> str:
     if pattern.startswith("^https?://"):
         return f"must be {_KINDS['url_']}"
     return f"must be {_PATTERNS[pattern]}" if pattern in _PATTERNS else f"must match {pattern}"
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a number with its noun, in the plural if needed.
-
-    >>> counted(1, "prompt"), counted(1_200, "entry")
-    ('1 prompt', '1,200 entries')
-    """
-    return f"{count:,} {noun if count == 1 else plural(noun)}"
-
-
-def plural(noun: str) -> str:
-    return f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
 
 
 def _number(value: Any) -> str:

@@ -20,7 +20,7 @@ from turnkeeper.models.session.messages import USER_PATTERN
 from turnkeeper.models.settings.roles import ROLES, Role, role_of
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.api_keys import ApiKey
-from turnkeeper.stores.audit import AuditRow, OutcomeRow, insert_entries
+from turnkeeper.stores.audit import AuditRow, put_entry
 from turnkeeper.stores.stores import Stores
 
 _DURATION = re.compile(r"(?P<count>[0-9]{1,5})(?P<unit>[hd])")
@@ -144,8 +144,7 @@ def _record(connection: Connection, key: ApiKey, *, action: AuditAction) -> None
     In the same transaction: otherwise a key could be valid that nobody was shown and the audit does not have.
     """
     row = AuditRow(
-        request_id=uuid4().hex,
-        number=0,
+        id=uuid4().hex,
         at=datetime.now(UTC),
         tenant=key.tenant,
         caller=COMMAND,
@@ -153,12 +152,10 @@ def _record(connection: Connection, key: ApiKey, *, action: AuditAction) -> None
         role="admin",
         operation=f"keys:{action}",
         action=action,
-        session_id=None,
-        message_id=None,
-        call_id=None,
         key_id=key.id,
+        status=200,
     )
-    insert_entries(connection, [row], [OutcomeRow(row.request_id, status=200)])
+    put_entry(connection, row)
 
 
 def _user_of_this_machine() -> str | None:

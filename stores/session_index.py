@@ -20,7 +20,7 @@ from sqlalchemy import ColumnElement, Connection, Executable, Row, case, func, o
 from turnkeeper.models.ids import WorkflowId, session_id_of, tenant_of
 from turnkeeper.models.texts.one_line import searchable
 from turnkeeper.models.transcript.index_entry import IndexEntry, IndexStatus
-from turnkeeper.models.transcript.task_view import HandOffReport
+from turnkeeper.models.transcript.task_view import HandOffReport, TaskStatus
 from turnkeeper.stores.database.database import Database
 from turnkeeper.stores.database.moments import microseconds, moment_of
 from turnkeeper.stores.database.rows import delete_rows, insert_into, insert_missing
@@ -42,6 +42,10 @@ class IndexedSession:
     cost: float | None = None
     preview: str | None = None
     parent: str | None = None
+    """Of a task, or `NO_PARENT`; the next four fields too are a task's."""
+    task_status: TaskStatus | None = None
+    percent: int | None = None
+    message: str | None = None
     hand_off: HandOffReport | None = None
     closed_at: datetime | None = None
     revision: int = 0
@@ -51,7 +55,7 @@ class IndexedSession:
     def of_entry(cls, session_id: WorkflowId, entry: IndexEntry, *, now: datetime) -> "IndexedSession":
         """Return the row that a session's entry stands for, as of `now`."""
         values = {name: value for name, value in entry if name != "created_at"}
-        closed_at = None if entry.status == "open" else now
+        closed_at = None if entry.status in ("open", "awaiting_approval") else now
         return cls(session_id, entry.created_at, now, closed_at=closed_at, **values)
 
     def with_cost(self, cost: float | None) -> "IndexedSession":
@@ -71,7 +75,7 @@ class IndexQuery:
     parent: str | None = None
     is_task: bool = False
     """Only tasks, with a parent or without one."""
-    ids: Sequence[WorkflowId] | None = None
+    task_status: TaskStatus | None = None
 
 
 @dataclass(frozen=True)
@@ -85,16 +89,6 @@ class IndexPosition:
 
 def position_of(session: IndexedSession) -> IndexPosition:
     return IndexPosition(microseconds(session.last_activity_at), session.session_id)
-
-
-@dataclass(frozen=True)
-class SessionClosure:
-    """The end of a session, as Temporal has it."""
-
-    session_id: WorkflowId
-    status: IndexStatus
-    closed_at: datetime
-    turn_count: int = 0
 
 
 class SessionIndex:
@@ -125,12 +119,12 @@ class SessionIndex:
         stored = await self._database.read(lambda connection: connection.scalars(query).all())
         return set(session_ids) - set(stored)
 
-    async def open_ids(self, *, after: WorkflowId, limit: int, idle_since: datetime) -> list[WorkflowId]:
-        """Return the ids after `after` of sessions listed as open, without activity since `idle_since`."""
+    async def open_rows(self, *, after: WorkflowId, limit: int, idle_since: datetime) -> list[IndexedSession]:
+        """Return sessions listed as open, without activity since `idle_since`, with ids after `after`."""
         is_open = SESSIONS.c.closed_at.is_(None) & (SESSIONS.c.last_activity_at < microseconds(idle_since))
-        query = select(SESSIONS.c.session_id).where(is_open, SESSIONS.c.session_id > after)
+        query = select(SESSIONS).where(is_open, SESSIONS.c.session_id > after)
         query = query.order_by(SESSIONS.c.session_id).limit(limit)
-        return list(await self._database.read(lambda connection: connection.scalars(query).all()))
+        return [_session(row) for row in await self._database.read(lambda connection: connection.execute(query).all())]
 
     # ---- writing
 
@@ -152,10 +146,13 @@ class SessionIndex:
             is_added = (SESSIONS.c.revision == 0) & (SESSIONS.c.started_at == microseconds(session.started_at))
             await delete_rows(self._database, SESSIONS, session.session_id, where=is_added)
 
-    async def close(self, closures: Sequence[SessionClosure]) -> None:
-        """Store the ends of sessions that are listed as open, unless a later session has the id."""
-        if closures:
-            await self._database.write(lambda connection: _close(connection, closures))
+    async def close(self, closed: Sequence[IndexedSession]) -> None:
+        """Store the ends of these closed sessions that are listed as open, unless a later session has the id.
+
+        A task that had no result then was cancelled.
+        """
+        if closed:
+            await self._database.write(lambda connection: _close(connection, closed))
 
     async def configure(self, session_id: WorkflowId, *, title: str | None, model: str | None) -> None:
         """Store a new title or model; `None`: it stays."""
@@ -192,8 +189,8 @@ def _conditions(query: IndexQuery) -> list[ColumnElement[bool]]:
         conditions.append(SESSIONS.c.parent.is_not(None))
     if query.text is not None:
         conditions.append(SESSIONS.c.searched_text.contains(searchable(query.text), autoescape=True))
-    if query.ids is not None:
-        conditions.append(SESSIONS.c.session_id.in_(query.ids))
+    if query.task_status is not None:
+        conditions.append(SESSIONS.c.task_status == query.task_status)
     return conditions
 
 
@@ -220,17 +217,18 @@ def _put_statement(dialect_name: str) -> Executable:
     return insert.on_conflict_do_update(index_elements=["session_id"], set_=values, where=is_later)
 
 
-def _close(connection: Connection, closures: Sequence[SessionClosure]) -> None:
-    for closure in sorted(closures, key=lambda closure: closure.session_id):
-        closed_at = microseconds(closure.closed_at)
-        is_open = SESSIONS.c.closed_at.is_(None) & (SESSIONS.c.started_at <= closed_at)
+def _close(connection: Connection, closed: Sequence[IndexedSession]) -> None:
+    is_unfinished = SESSIONS.c.task_status.in_(("working", "input_required"))
+    for row in _rows(closed):
+        is_open = SESSIONS.c.closed_at.is_(None) & (SESSIONS.c.started_at <= row["closed_at"])
         values = {
-            "status": closure.status,
-            "closed_at": closed_at,
-            "last_activity_at": _greater(connection, SESSIONS.c.last_activity_at, closed_at),
-            "turn_count": _greater(connection, SESSIONS.c.turn_count, closure.turn_count),
+            "status": row["status"],
+            "closed_at": row["closed_at"],
+            "last_activity_at": _greater(connection, SESSIONS.c.last_activity_at, row["closed_at"]),
+            "turn_count": _greater(connection, SESSIONS.c.turn_count, row["turn_count"]),
+            "task_status": case((is_unfinished, "cancelled"), else_=SESSIONS.c.task_status),
         }
-        connection.execute(update(SESSIONS).where(SESSIONS.c.session_id == closure.session_id, is_open).values(values))
+        connection.execute(update(SESSIONS).where(SESSIONS.c.session_id == row["session_id"], is_open).values(values))
 
 
 def _greater(connection: Connection, column: ColumnElement[int], value: int) -> ColumnElement[int]:
@@ -256,13 +254,13 @@ def _note_compared(connection: Connection, row: dict[str, object]) -> None:
     connection.execute(insert.on_conflict_do_update(index_elements=["name"], set_=values, where=is_later), row)
 
 
-def _rows(sessions: Sequence[IndexedSession]) -> list[dict[str, object]]:
+def _rows(sessions: Sequence[IndexedSession]) -> list[dict[str, Any]]:
     # Sorted: two transactions that lock the same rows in different orders would deadlock.
     ordered = sorted(sessions, key=lambda session: session.session_id)
     return [_row(session) for session in ordered if len(session.session_id) <= MAX_ID_CHARS]
 
 
-def _row(session: IndexedSession) -> dict[str, object]:
+def _row(session: IndexedSession) -> dict[str, Any]:
     row: dict[str, Any] = {name: getattr(session, name) for name in _FIELDS}
     for name in ("started_at", "last_activity_at", "closed_at"):
         row[name] = None if row[name] is None else microseconds(row[name])

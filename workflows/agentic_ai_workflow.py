@@ -50,28 +50,30 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.session.session import Session
     from turnkeeper.models.session.tasks.allowance import AllowanceAnswer, AllowanceRequest
     from turnkeeper.models.session.tasks.outcome import result_prompt
-    from turnkeeper.models.session.tasks.task_prompt import task_prompt
+    from turnkeeper.models.session.tasks.task_input import task_prompt
     from turnkeeper.models.session.tasks.task_state import TaskChange
+    from turnkeeper.models.session.tasks.tree import answer_request
     from turnkeeper.models.session.views import (
         approvals_of,
         context_of,
         queue_of,
         replay_turns_of,
         state_of,
+        task_outcome_of,
         updates_of,
     )
     from turnkeeper.models.transcript.conversation import ConversationState, ConversationUpdate, TurnStop
     from turnkeeper.models.transcript.model_call import ModelRequestPage, ModelRequestQuery
     from turnkeeper.workflows import activity_options
-    from turnkeeper.workflows.archiving import Archiving
+    from turnkeeper.workflows.archiving import Archiving, Listing
     from turnkeeper.workflows.last_change import LastChange
     from turnkeeper.workflows.new_run import HistoryGrowth, NewRun
     from turnkeeper.workflows.parking import Parking
     from turnkeeper.workflows.rejections import report_rejections
-    from turnkeeper.workflows.tasks.allowance_mail import AllowanceMail
     from turnkeeper.workflows.tasks.sub_task_runner import SubTaskRunner
+    from turnkeeper.workflows.tasks.task_activities import with_whole_answer
     from turnkeeper.workflows.tasks.task_reporter import TaskReporter
-    from turnkeeper.workflows.tasks.task_texts import with_whole_answer
+    from turnkeeper.workflows.turn.allowance import AllowanceMail
     from turnkeeper.workflows.turn.turn_runner import TurnRunner
     from turnkeeper.workflows.web_ui import WebUi
 
@@ -95,12 +97,11 @@ class AgenticAIWorkflow:
         growth = HistoryGrowth(session)
         self._archiving = Archiving(session, refresh_ui=self._web_ui.update)
         self._parking = Parking(session, self._archiving, has_grown=growth.is_due, refresh_ui=self._web_ui.update)
+        self._listing = Listing(session, self._archiving)
         self._sub_tasks = SubTaskRunner(session)
         self._reporter = TaskReporter(session)
         self._allowance_mail = AllowanceMail(session)
-        self._new_run = NewRun(
-            session, growth, self._archiving, self._parking, is_signalling=lambda: self._is_signalling()
-        )
+        self._new_run = NewRun(session, growth, self._archiving, self._parking, is_sending=lambda: self._is_sending())
         # A signal can stop a carried turn before `run` continues it.
         self._turn = self._new_turn() if session.turn else None
         first = start.first_prompt
@@ -109,7 +110,8 @@ class AgenticAIWorkflow:
         is_from_context = start.first_prompt is None
         if first is not None:
             prompt = self._receive(first if isinstance(first, str) else first.model_dump(), extra_arguments=0)
-            session.note_task_prompt(prompt.id if prompt and is_from_context else None)
+            if prompt and is_from_context:
+                session.own_task.note_first_prompt(prompt.id)
         self._web_ui.update()
 
     @workflow.run
@@ -133,6 +135,7 @@ class AgenticAIWorkflow:
         session = self._session
         self._web_ui.begin_run()
         self._parking.begin()
+        self._listing.begin()
         self._reporter.begin()
         self._allowance_mail.begin()
         if self._turn:
@@ -143,13 +146,13 @@ class AgenticAIWorkflow:
             await self._wait_for_work()
             if self._new_run.is_due():
                 self._new_run.continue_as_new()
-            if session.queue.waiting and session.room.is_full:
+            if session.queue.next and session.room.is_full:
                 self._archiving.begin_if_due()
                 await self._archiving.wait_for_room()
                 session.shrink_view_if_full()
             if self._new_run.is_impossible():
-                session.reject_waiting(now=workflow.now())
-            if session.queue.waiting:
+                session.reject_uncarriable(now=workflow.now())
+            if session.queue.next:
                 await self._run_turn()
             elif self._can_close():
                 return
@@ -168,10 +171,10 @@ class AgenticAIWorkflow:
 
     def _is_answered(self) -> bool:
         """Return whether a task has come to an end, and waits for none of its own."""
-        return self._session.turn_count > 0 and not self._session.sub_tasks.working
+        return self._session.transcript.count > 0 and not self._session.sub_tasks.working
 
     def _has_work(self) -> bool:
-        return bool(self._session.queue.waiting) or self._can_close() or self._new_run.is_due()
+        return self._session.queue.next is not None or self._can_close() or self._new_run.is_due()
 
     def _can_close(self) -> bool:
         """Return whether the session is ending and has processed all prompts, also parked ones."""
@@ -179,14 +182,15 @@ class AgenticAIWorkflow:
 
     async def _run_turn(self) -> None:
         self._session.begin_turn(now=workflow.now())
+        self._listing.expect_model_call()
         self._web_ui.publish("open")
         self._turn = self._new_turn()
         self._web_ui.update()
         await self._run_to_end(self._turn)
 
-    def _is_signalling(self) -> bool:
-        """Return whether a signal to another session is pending."""
-        return self._reporter.is_sending or self._allowance_mail.is_sending
+    def _is_sending(self) -> bool:
+        """Return whether a signal to another session, or the status in lists, is pending."""
+        return self._reporter.is_sending or self._allowance_mail.is_sending or self._listing.is_due
 
     def _new_turn(self) -> TurnRunner:
         return TurnRunner(
@@ -220,11 +224,11 @@ class AgenticAIWorkflow:
         await self._sub_tasks.cancel_all()
         await self._reporter.send()
         await self._allowance_mail.flush()
-        outcome = self._session.task_outcome
+        outcome = task_outcome_of(self._session)
         if outcome and status == "ended":
             outcome = await with_whole_answer(outcome)
         await self._archiving.copy_all(patience=copy_patience)
-        return SessionEnd(status=status, turn_count=self._session.turn_count, reason=reason or None, task=outcome)
+        return SessionEnd(status=status, turn_count=self._session.transcript.count, reason=reason or None, task=outcome)
 
     # ---- signals and updates
 
@@ -266,7 +270,7 @@ class AgenticAIWorkflow:
     def request_allowance(self, request: Any = None, *rest: Any) -> None:
         """Decide on the request; the answer is sent by signal (TSK-5)."""
         with suppress(RejectedError):
-            self._session.answer_allowance_request(parse(AllowanceRequest, request))
+            answer_request(self._session, parse(AllowanceRequest, request))
 
     @workflow.signal(description="What this task may use, from the root of its tree. For our own sub-tasks.")
     def grant_allowance(self, answer: Any = None, *rest: Any) -> None:

@@ -2,6 +2,10 @@
 
 The session drops a turn only after the archive has it. While the archive is down the session continues, and the move is
 retried with growing pauses; `Session.archive` has the errors.
+
+A move without content writes the session's row of the index (API-1, docs/decisions/0049). Each model call writes it,
+and so does the session's end. In between, a session begins and ceases to wait for a person's decision, and a task that
+stays open comes to an end: no activity runs then.
 """
 
 import asyncio
@@ -17,8 +21,9 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.model_request.local_context_cache import MOVES, CacheKey
     from turnkeeper.models.session.archive.archive_messages import ArchiveMove, ArchiveOrder
     from turnkeeper.models.session.archive.archive_moves import final_moves, next_move, next_step_move
-    from turnkeeper.models.session.archive.index_entries import entry_of
+    from turnkeeper.models.session.archive.index_entries import entry_of, listed_status
     from turnkeeper.models.session.session import Session
+    from turnkeeper.models.transcript.task_view import FINAL
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.background import run_in_background
 
@@ -78,7 +83,7 @@ class Archiving:
             while not await self.store(move):
                 if workflow.now() >= until:
                     return
-                await self._pause()
+                await self.pause()
         self._session.archive.record_success(now=workflow.now())
 
     def _is_at_rest(self) -> bool:
@@ -86,12 +91,12 @@ class Archiving:
 
     async def _move_while_due(self) -> None:
         while move := next_move(self._session):
-            await self._pause()
+            await self.pause()
             if await self.store(move):
                 self._session.remove_moved(move, now=workflow.now())
                 self._refresh_ui()
 
-    async def _pause(self) -> None:
+    async def pause(self) -> None:
         """Wait until the next attempt is due, or another task has used the archive successfully."""
         archive = self._session.archive
         if archive.again_at and archive.again_at > workflow.now():
@@ -142,3 +147,45 @@ class Archiving:
             # Also runs when this worker evicts the workflow, so no Temporal API may be used here. The cached move
             # expires by itself.
             del self._open[order.move]
+
+
+class Listing:
+    """The status of one session in lists, in one run."""
+
+    def __init__(self, session: Session, archiving: Archiving) -> None:
+        self._session = session
+        self._archiving = archiving
+        self._listed: object = None
+        self._task: asyncio.Task[None] | None = None
+        self.expect_model_call()
+
+    def begin(self) -> None:
+        """Write the status whenever it differs, until this run ends."""
+        self._task = asyncio.create_task(run_in_background(self._run))
+
+    def expect_model_call(self) -> None:
+        """Note that a model call is next, which writes that the session is open and its task at work."""
+        self._listed = ("open", "working" if self._session.config.task else None)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the status has changed. An archive that fails is no reason to wait for it."""
+        return self._is_changed() and not self._session.archive.is_failing
+
+    def _is_changed(self) -> bool:
+        session, status, task = self._session, listed_status(self._session), self._session.config.task
+        if session.closed is not None or status == self._listed:
+            return False
+        # A turn follows, whose first model call writes the row; or the end, which does.
+        begins, ends = session.turn is None and status[1] == "working", status[1] in FINAL
+        return not (task and (begins or (ends and task.open_seconds == 0)))
+
+    async def _run(self) -> None:
+        while True:
+            await workflow.wait_condition(self._is_changed)
+            await self._archiving.pause()
+            status = self._listed = listed_status(self._session)
+            if await self._archiving.store(ArchiveMove(first=0)):
+                self._session.archive.record_success(now=workflow.now())
+            elif self._listed == status:
+                self._listed = None

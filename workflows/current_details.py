@@ -3,11 +3,11 @@
 import re
 from datetime import datetime
 
-from turnkeeper.models.invalid_values import counted
 from turnkeeper.models.session.approvals import PendingApproval
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.tasks.new_sub_task import chat_url_of
 from turnkeeper.models.session.views import approvals_of
+from turnkeeper.models.texts.counted import counted
 from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.refused_parts import left_out_text
 from turnkeeper.models.transcript.task_view import SubTask
@@ -25,15 +25,15 @@ def render_current_details(session: Session) -> str:
 
 
 def _facts(session: Session) -> list[str]:
-    config = session.config
+    config, transcript = session.config, session.transcript
     is_loaded = session.tools.specs is not None
-    tools = ", ".join(tool.name for tool in session.offered_tools) if is_loaded else "loaded at the first turn"
+    tools = ", ".join(tool.name for tool in session.tools.offered) if is_loaded else "loaded at the first turn"
     facts = [
         f"- **Status:** {_status(session)}",
         *_last_turn(session),
         f"- **User:** {_plain(config.user or 'not given')}",
         f"- **Model:** `{config.model}`",
-        f"- **Turns:** {session.turn_count} ({len(session.transcript)} here, {session.transcript.archived} archived)",
+        f"- **Turns:** {transcript.count} ({len(transcript)} here, {transcript.archived} archived)",
         f"- **Usage:** {_used(session.facts.usage, session.facts.tasks_usage)}",
         f"- **Conversation:** {_context(session)}",
         f"- **Tools:** {tools}",
@@ -62,8 +62,8 @@ def _context(session: Session) -> str:
     if context.view.summary:
         turns = ", ".join(f"{first} to {last}" for first, last in context.view.summary.turns)
         parts.append(f"one a summary of turns {turns}".removesuffix(" of turns "))
-    if context.summaries_failed:
-        parts.append(f"{context.summaries_failed} summaries failed")
+    if context.evicted.summaries_failed:
+        parts.append(f"{context.evicted.summaries_failed} summaries failed")
     max_tokens = context.max_tokens(session.config.history, model=session.config.model)
     if max_tokens is not None:
         parts.append(f"at most ~{max_tokens:,} tokens are sent: the context was too long for the model")
@@ -126,7 +126,7 @@ def _running(session: Session) -> list[str]:
     prompt = _plain(turn.user_message or with_names("", turn.attachments))
     return [
         "",
-        f"**Turn {session.turn_count}** · step {step}: {prompt}",
+        f"**Turn {session.transcript.count}** · step {step}: {prompt}",
         *(f"- `{call.name}`: {_state(call)}" for call in calls),
     ]
 
@@ -180,7 +180,7 @@ def _queue(session: Session) -> list[str]:
     if not length:
         return []
     lines = [
-        f"{position}. {_plain(prompt.text)}" for position, prompt in enumerate(session.queue.row.first(10), start=1)
+        f"{position}. {_plain(prompt.text)}" for position, prompt in enumerate(session.queue.waiting[:10], start=1)
     ]
     more = [f"… and {length - len(lines)} more"] if length > len(lines) else []
     return ["", f"**Queue** ({length})", *lines, *more]

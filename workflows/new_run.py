@@ -55,21 +55,21 @@ class NewRun:
         archiving: Archiving,
         parking: Parking,
         *,
-        is_signalling: Callable[[], bool],
+        is_sending: Callable[[], bool],
     ) -> None:
-        """`is_signalling`: a signal to another session is pending, which Temporal would drop."""
+        """`is_sending`: a signal to another session or the status in lists is pending, which Temporal would drop."""
         self._session = session
         self._growth = growth
         self._archiving = archiving
         self._parking = parking
-        self._is_signalling = is_signalling
+        self._is_sending = is_sending
 
     def is_due(self) -> bool:
         """Return whether to continue as new now: no activity or signal is pending, and everything can be carried.
 
         What the archive does not take lets the run continue instead: every turn makes the queue shorter.
         """
-        is_busy = self._archiving.is_storing or self._parking.is_fetching or self._is_signalling()
+        is_busy = self._archiving.is_storing or self._parking.is_fetching or self._is_sending()
         if not self._growth.is_due() or is_busy:
             return False
         room = self._session.room

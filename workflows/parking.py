@@ -63,7 +63,7 @@ class Parking:
         # When the history has grown, the next run fetches them: fetching would delay continue-as-new again and again.
         if session.closed is not None or self._has_grown():
             return False
-        return session.queue.row.is_unparking_due(session.config.limits)
+        return session.queue.is_unparking_due(session.config.limits)
 
     def _is_move_due(self) -> bool:
         return self._session.closed is None and prompt_move_is_due(self._session, parks=self._has_grown())
@@ -81,7 +81,7 @@ class Parking:
             first=session.queue.parked[0].number,
             max_prompts=max(1, limits.max_queued_prompts // 2),
             max_bytes=limits.queued_bytes // 2,
-            forget_below=session.queue.row.forgettable,
+            forget_below=session.queue.forgettable,
         )
         self.is_fetching = True
         try:
@@ -98,7 +98,7 @@ class Parking:
             return
         finally:
             self.is_fetching = False
-        session.queue.row.forget_below(order.forget_below)
+        session.queue.forget_below(order.forget_below)
         if session.queue.restore_parked(unparked.prompts) or self._is_withdrawn(order.first):
             session.archive.record_success(now=workflow.now())
         else:
@@ -139,4 +139,4 @@ class Parking:
     def _is_blocked(self) -> bool:
         """Return whether all waiting prompts are parked, so that the session depends on the archive."""
         session = self._session
-        return bool(session.queue.parked) and not session.queue.waiting and session.turn is None
+        return bool(session.queue.parked) and session.queue.next is None and session.turn is None

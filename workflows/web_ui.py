@@ -26,7 +26,7 @@ class WebUi:
             self._details_are_due = True
             asyncio.get_running_loop().call_soon(self._render)
         published = workflow.info().typed_search_attributes.get(search_attributes.SESSION_STATUS)
-        if self._session.waits_for_person != (published == "awaiting_approval"):
+        if (self._session.status == "awaiting_approval") != (published == "awaiting_approval"):
             self.publish_open()
 
     def begin_run(self) -> None:
@@ -34,7 +34,9 @@ class WebUi:
         self.publish_open(counts_turns=True)
 
     def publish_open(self, *, counts_turns: bool = False) -> None:
-        self.publish("awaiting_approval" if self._session.waits_for_person else "open", counts_turns=counts_turns)
+        self.publish(
+            "awaiting_approval" if self._session.status == "awaiting_approval" else "open", counts_turns=counts_turns
+        )
 
     def publish(self, status: search_attributes.CoarseStatus, *, counts_turns: bool = False) -> None:
         """Update the search attributes and the memo that have changed.
@@ -49,7 +51,7 @@ class WebUi:
             (search_attributes.MODEL, config.model),
         ]
         changed = [key.value_set(value) for key, value in current if value is not None and published.get(key) != value]
-        turn_count = self._session.turn_count
+        turn_count = self._session.transcript.count
         is_due = bool(changed) or counts_turns
         if is_due and published.get(search_attributes.TURNS) != turn_count:
             changed.append(search_attributes.TURNS.value_set(turn_count))

@@ -18,7 +18,7 @@ from temporalio import activity
 
 from turnkeeper.activities.providers.meter import Meter
 from turnkeeper.activities.providers.protocol import ModelError
-from turnkeeper.models.context.request_size import request_tokens
+from turnkeeper.models.context.model_view import request_tokens
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, Spent
 from turnkeeper.models.transcript.trajectory import Usage
 

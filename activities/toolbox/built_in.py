@@ -39,9 +39,9 @@ from turnkeeper.activities.toolbox.workspace import (
 )
 from turnkeeper.models.bounds import bound_json, head_within
 from turnkeeper.models.ids import WorkflowId, tenant_of
-from turnkeeper.models.invalid_values import counted, plural
 from turnkeeper.models.session.approvals import NO_DIFFERENCE
 from turnkeeper.models.session.file_changes import unified_diff
+from turnkeeper.models.texts.counted import counted, plural
 from turnkeeper.models.transcript.attachment_rules import image_type_of
 from turnkeeper.models.transcript.attachments import (
     MAX_ATTACHMENT_BYTES,

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Header, Query, Response
 from pydantic_core import to_json
 
 from turnkeeper.api.ai_sdk.chunks import UIMessageChunk
@@ -17,17 +17,14 @@ from turnkeeper.api.ai_sdk.messages import AnswerMessage, PostChat, UserMessage
 from turnkeeper.api.ai_sdk.older_clients import ANSWER_RESTARTED, chunk_for_version_6
 from turnkeeper.api.ai_sdk.streams import TurnStream, turn_to_resume
 from turnkeeper.api.ai_sdk.turn_chunks import TurnChunks, turn_of_answer
-from turnkeeper.api.audit.actions import DECISIONS
-from turnkeeper.api.audit.actions import decision as decision_change
+from turnkeeper.api.audit import DECISIONS, RequestAudit
 from turnkeeper.api.auth.roles import require
-from turnkeeper.api.callers import Caller
-from turnkeeper.api.dependencies import CallerDep, ServicesDep, SessionId
+from turnkeeper.api.dependencies import AuditDep, ServicesDep, SessionId
 from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.event_stream import EVENT_STREAM, EventStreamResponse
 from turnkeeper.api.http.openapi import PROMPT, SERVER, WORKER, errors
 from turnkeeper.api.problems import ProblemError, invalid, problem
 from turnkeeper.api.prompts.prompt_sender import new_prompt, retry_prompt, retry_prompt_id
-from turnkeeper.api.request_audit import recorded, recording_of
 from turnkeeper.api.services import Services
 from turnkeeper.api.session_links import default_input
 from turnkeeper.models.ids import ID_PATTERN, WorkflowId, session_id_of
@@ -88,9 +85,7 @@ ClientVersion = Annotated[
         ),
     },
 )
-async def ai_sdk_chat(
-    request: Request, services: ServicesDep, caller: CallerDep, body: PostChat, version: ClientVersion = "7"
-) -> Response:
+async def ai_sdk_chat(services: ServicesDep, audit: AuditDep, body: PostChat, version: ClientVersion = "7") -> Response:
     """Send the last message of an AI SDK chat, and stream the turn that answers it.
 
     - A user's message is a prompt; the session starts if it does not exist. While another turn runs, the prompt and the
@@ -102,8 +97,8 @@ async def ai_sdk_chat(
 
     The turn continues when the client disconnects. `POST /workflow/{id}/cancel` stops it.
     """
-    workflow_id = caller.workflow_id(body.id)
-    turn = await _send(services, workflow_id, body, caller, request)
+    workflow_id = audit.caller.workflow_id(body.id)
+    turn = await _send(services, workflow_id, body, audit)
     return _stream(services, TurnStream(services, workflow_id, turn), version)
 
 
@@ -169,42 +164,34 @@ async def _events(stream: TurnStream, version: Version) -> AsyncGenerator[bytes,
     yield DONE_EVENT
 
 
-async def _send(
-    services: Services, workflow_id: WorkflowId, body: PostChat, caller: Caller, request: Request
-) -> TurnChunks:
+async def _send(services: Services, workflow_id: WorkflowId, body: PostChat, audit: RequestAudit) -> TurnChunks:
     """Send the last message; return the chunks of its turn, none of which was sent yet. Raises `ProblemError`."""
     last = body.last
     if isinstance(last, AnswerMessage):
-        require(caller, "approver")
-        return await _decide(services, workflow_id, body, last, request, by=caller.user)
+        require(audit.caller, "approver")
+        return await _decide(services, workflow_id, body, last, audit)
     if body.trigger == "regenerate-message":
-        return await _retry(services, workflow_id, body, last)
+        async with audit.change("retry", workflow_id, message_id=last.id if last else None):
+            return await _retry(services, workflow_id, body, last)
     if body.messageId is not None:
         raise invalid("messageId", "earlier messages can't be edited; send the text as a new message")
     assert last is not None  # noqa: S101  # validated: only `regenerate-message` needs no message
-    are_used = not body.decided_before or await _decide_before(
-        services, workflow_id, body.decided_before, caller, request
-    )
+    are_used = not body.decided_before or await _decide_before(services, workflow_id, body.decided_before, audit)
     field = f"{body.last_field}.parts"
-    files = last.attachments(field=body.last_field, session_id=session_id_of(workflow_id))
-    check_text(last.text, limits=Limits(), field=field, may_be_blank=bool(files))
-    prepared = await services.attachments.prepare(workflow_id, files, name=field)
-    prompt = new_prompt(last.text, message_id=last.id, mode="enqueue", attachments=prepared.attachments)
-    start = default_input(services.settings, workflow_id, user=caller.user)
-    await services.sender.send(workflow_id, prompt, start=start, contents=prepared.contents)
+    async with audit.change("prompt", workflow_id, message_id=last.id, starts="unless it exists"):
+        files = last.attachments(field=body.last_field, session_id=session_id_of(workflow_id))
+        check_text(last.text, limits=Limits(), field=field, may_be_blank=bool(files))
+        prepared = await services.attachments.prepare(workflow_id, files, name=field)
+        prompt = new_prompt(last.text, message_id=last.id, mode="enqueue", attachments=prepared.attachments)
+        start = default_input(services.settings, workflow_id, user=audit.caller.user)
+        await services.sender.send(workflow_id, prompt, start=start, contents=prepared.contents)
     chunks = TurnChunks(session_id_of(workflow_id), last.id, awaits_worker=True)
     chunks.first_notice = None if are_used else DECISION_UNUSED_NOTICE
     return chunks
 
 
 async def _decide(
-    services: Services,
-    workflow_id: WorkflowId,
-    body: PostChat,
-    answer: AnswerMessage,
-    request: Request,
-    *,
-    by: str | None,
+    services: Services, workflow_id: WorkflowId, body: PostChat, answer: AnswerMessage, audit: RequestAudit
 ) -> TurnChunks:
     """Send the decisions, one after the other. Raises `ProblemError` for the first that fails; those before it stay."""
     field = body.last_field
@@ -216,13 +203,13 @@ async def _decide(
     if answer.turn_id is None:
         raise invalid(f"{field}.id", "is not the id of an answer from this server")
     for decision in decisions:
-        await services.sessions.resolve_approval(workflow_id, decision, by=by)
-        recording_of(request).finish_decision(decision.call_id, 200)
+        async with audit.change(DECISIONS[decision.decision], workflow_id, call_id=decision.call_id):
+            await services.sessions.resolve_approval(workflow_id, decision, by=audit.caller.user)
     return TurnChunks(session_id_of(workflow_id), answer.turn_id, answer.client_state)
 
 
 async def _decide_before(
-    services: Services, workflow_id: WorkflowId, answer: AnswerMessage, caller: Caller, request: Request
+    services: Services, workflow_id: WorkflowId, answer: AnswerMessage, audit: RequestAudit
 ) -> bool:
     """Send the decisions of an answer before the newest message on calls that still wait; the others have no effect.
 
@@ -246,19 +233,18 @@ async def _decide_before(
             continue
         if not call.awaits_approval:
             are_used &= call.approval.is_given == (decision.decision == "approve")
-        elif caller.has("approver"):  # for others the stream says that the call waits
-            are_used &= await _decide_now(services, workflow_id, decision, caller, request)
+        elif audit.caller.has("approver"):  # for others the stream says that the call waits
+            are_used &= await _decide_now(services, workflow_id, decision, audit)
     return are_used
 
 
 async def _decide_now(
-    services: Services, workflow_id: WorkflowId, decision: ResolveApproval, caller: Caller, request: Request
+    services: Services, workflow_id: WorkflowId, decision: ResolveApproval, audit: RequestAudit
 ) -> bool:
     """Send a decision; return whether it was accepted. Raises `ProblemError` for everything but a conflict."""
-    change = decision_change(DECISIONS[decision.decision], session_id_of(workflow_id), decision.call_id)
     try:
-        async with recorded(services, caller, [change], operation="ai_sdk_chat", scope=request.scope):
-            await services.sessions.resolve_approval(workflow_id, decision, by=caller.user)
+        async with audit.change(DECISIONS[decision.decision], workflow_id, call_id=decision.call_id):
+            await services.sessions.resolve_approval(workflow_id, decision, by=audit.caller.user)
     except ProblemError as problem:
         if problem.problem.status != 409:
             raise

@@ -72,11 +72,6 @@ class ForgottenSessions:
             return False
         return await self._is_forgotten(workflow_id)
 
-    async def has_row(self, workflow_id: WorkflowId) -> bool:
-        """Return whether the index has the session. Raises `StoreUnavailableError`."""
-        row = self._stores.index.find(workflow_id)
-        return await read_store(row, until=seconds_from_now(self._timeouts.restore)) is not None
-
     async def _stored(
         self, workflow_id: WorkflowId, *, limit: int | None = None
     ) -> tuple[IndexedSession | None, list[ArchivedTurn]]:
@@ -110,7 +105,7 @@ def _session(
         queue=QueueState(fates=_last_fates(turns, fates)),
     )
     session = Session(session_id_of(workflow_id), _input(row, carried), now=began_at)
-    session.closed = row.status if row and row.status != "open" else "ended"
+    session.closed = row.status if row and row.status in ("cancelled", "terminated") else "ended"
     return session
 
 

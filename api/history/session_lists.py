@@ -1,117 +1,115 @@
 """Lists of sessions, from our own index (API-1, docs/decisions/0049).
 
-The index knows order, previews, turns and costs. Whether a session is open or waits for an approval is Temporal's to
-say, so one call asks it about the open sessions of a page, and what the index didn't know is repaired. While the index
-can't be read, Temporal's own list is shown, in its own order and without what only the index has.
+A cursor is the place in the index where its page ended, with a checksum that finds what is no cursor of ours. Anybody
+can compute it, so the place can still be anything.
 """
 
+import base64
+import binascii
 from dataclasses import replace
+from hashlib import sha256
+from typing import Annotated
 
-from temporalio.client import Client
+from pydantic import Field, TypeAdapter, ValidationError
 
-from turnkeeper.api.history.index_cursors import index_cursor, index_position
-from turnkeeper.api.history.index_repair import IndexRepair
-from turnkeeper.api.problems import problem
+from turnkeeper.api.problems import invalid, problem
 from turnkeeper.api.store_calls import read_store, seconds_from_now
-from turnkeeper.api.temporal.lists.listing import PAGE, ListedStatus, list_sessions
-from turnkeeper.api.temporal.lists.visibility import VisibleSession, awaiting_approval, find_changed
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.http_responses import ListedSession, SessionList
-from turnkeeper.models.ids import session_id_of
+from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.session.tasks.task_input import NO_PARENT
 from turnkeeper.models.transcript.index_entry import IndexStatus
 from turnkeeper.stores.database.database import StoreUnavailableError
-from turnkeeper.stores.session_index import (
-    IndexedSession,
-    IndexPosition,
-    IndexQuery,
-    position_of,
-)
+from turnkeeper.stores.session_index import IndexedSession, IndexPosition, IndexQuery, position_of
 from turnkeeper.stores.stores import Stores
 
-_STATUSES: dict[ListedStatus, IndexStatus] = {
-    "open": "open",
-    "awaiting_approval": "open",
-    "ended": "ended",
-    "cancelled": "cancelled",
-    "terminated": "terminated",
-}
+PAGE = 50
+"""Sessions of a page."""
+
+MAX_MOMENT = 2**62
+"""Later than all times, in microseconds since 1970; databases have room for twice as much."""
+
+_CHECKSUM_BYTES = 12
+
+_POSITION = TypeAdapter(
+    tuple[
+        Annotated[int, Field(strict=True, ge=-MAX_MOMENT, le=MAX_MOMENT)],
+        Annotated[str, Field(pattern=r"^[^\x00]*$")],
+    ]
+)
 
 
 class SessionLists:
     """Lists the sessions of a tenant. Methods raise `ProblemError`."""
 
-    def __init__(self, client: Client, stores: Stores, repair: IndexRepair, timeouts: Timeouts) -> None:
-        self._client = client
+    def __init__(self, stores: Stores, timeouts: Timeouts) -> None:
         self._timeouts = timeouts
         self._stores = stores
-        self._repair = repair
 
-    async def page(
-        self,
-        *,
-        tenant: str,
-        status: ListedStatus | None = None,
-        user: str | None = None,
-        text: str | None = None,
-        cursor: str | None = None,
+    async def sessions(
+        self, query: IndexQuery, *, status: IndexStatus | None = None, cursor: str | None = None
     ) -> SessionList:
-        """Return a page of sessions, those with the latest activity first; `text` is in id, title or preview."""
-        after = index_position(cursor)
-        if cursor is None or after is not None:
-            self._repair.catch_up_soon()
-            statuses = (_STATUSES[status],) if status else ()
-            query = IndexQuery(tenant=tenant, statuses=statuses, user=user, text=text)
-            try:
-                page = await self._from_index(query, status, after)
-                # Without any row the index may not be filled yet: Temporal's own list knows.
-                if page.sessions or after or status or user or text:
-                    return page
-            except StoreUnavailableError as error:
-                if after is not None:
-                    raise problem("archive-unavailable", reason=error) from error
-        return await list_sessions(
-            self._client, self._timeouts, tenant=tenant, status=status, user=user, text=text, cursor=cursor
-        )
+        """Return a page of sessions, those with the latest activity first; `open` has those that wait for a person."""
+        statuses: list[IndexStatus] = [status] if status else []
+        if status == "open":
+            statuses.append("awaiting_approval")
+        rows, next_cursor = await self.rows(replace(query, statuses=statuses), limit=PAGE, cursor=cursor)
+        return SessionList(sessions=[_listed(row) for row in rows], next_cursor=next_cursor)
 
-    async def _from_index(
-        self, query: IndexQuery, status: ListedStatus | None, after: IndexPosition | None
-    ) -> SessionList:
-        if status == "awaiting_approval":
-            query = replace(query, ids=await awaiting_approval(self._client, self._timeouts, tenant=query.tenant))
-        until = seconds_from_now(self._timeouts.restore)
-        await read_store(self._stores.index_writer.flush(), until=until)  # a caller finds what it has just started
-        rows = await read_store(self._stores.index.page(query, limit=PAGE + 1, after=after), until=until)
-        page_rows = rows[:PAGE]
-        visible = await find_changed(self._client, self._timeouts, [row for row in page_rows if row.status == "open"])
-        self._repair.note_differences(page_rows, visible)
-        sessions = [_listed(row, visible.get(row.session_id)) for row in page_rows]
-        return SessionList(
-            sessions=[session for session in sessions if status in (None, session.status) or _is_open(session, status)],
-            next_cursor=index_cursor(position_of(page_rows[-1])) if len(rows) > PAGE else None,
-        )
+    async def rows(
+        self, query: IndexQuery, *, limit: int, cursor: str | None
+    ) -> tuple[list[IndexedSession], str | None]:
+        """Return a page of at most `limit` rows, and the cursor of the next one."""
+        after = position_in(cursor) if cursor is not None else None
+        until = seconds_from_now(self._timeouts.request)
+        try:
+            await read_store(self._stores.index_writer.flush(), until=until)  # a caller finds what it has just started
+            rows = await read_store(self._stores.index.page(query, limit=limit + 1, after=after), until=until)
+        except StoreUnavailableError as error:
+            raise problem("archive-unavailable", reason=error) from error
+        return rows[:limit], cursor_at(position_of(rows[limit - 1])) if len(rows) > limit else None
 
 
-def _is_open(session: ListedSession, status: ListedStatus | None) -> bool:
-    return status == "open" and session.status == "awaiting_approval"
-
-
-def _listed(row: IndexedSession, visible: VisibleSession | None) -> ListedSession:
-    """Return a session as Temporal and the index together have it."""
-    status: ListedStatus = row.status
-    if visible is not None:
-        status = "awaiting_approval" if visible.awaits_approval else visible.status
+def _listed(row: IndexedSession) -> ListedSession:
     return ListedSession(
         workflow_id=session_id_of(row.session_id),
-        title=row.title or (visible and visible.title),
+        title=row.title,
         user=row.user,
-        model=row.model or (visible and visible.model),
-        status=status,
-        turn_count=max(row.turn_count, visible.turn_count if visible else 0),
+        model=row.model,
+        status=row.status,
+        turn_count=row.turn_count,
         cost=row.cost,
         preview=row.preview,
-        parent=None if row.parent == NO_PARENT else row.parent,
+        parent=parent_of(row),
         started_at=row.started_at,
         last_activity_at=row.last_activity_at,
-        closed_at=row.closed_at or (visible and visible.closed_at),
+        closed_at=row.closed_at,
     )
+
+
+def parent_of(row: IndexedSession) -> str | None:
+    """Return the session that a task was started for, if there is one."""
+    return None if row.parent == NO_PARENT else row.parent
+
+
+def cursor_at(position: IndexPosition) -> str:
+    """Return the cursor of the page after `position`."""
+    token = _POSITION.dump_json((position.last_activity_at, position.session_id))
+    return base64.urlsafe_b64encode(_checksum(token) + token).decode()
+
+
+def position_in(cursor: str) -> IndexPosition:
+    """Return the place that a cursor stands for. Raises `ProblemError` 422 for what is no cursor of ours."""
+    try:
+        decoded = base64.b64decode(cursor, altchars=b"-_", validate=True)
+        checksum, token = decoded[:_CHECKSUM_BYTES], decoded[_CHECKSUM_BYTES:]
+        moment, workflow_id = _POSITION.validate_json(token)
+    except (binascii.Error, ValidationError, ValueError) as error:
+        raise invalid("cursor", "is not a cursor of this list") from error
+    if checksum != _checksum(token):
+        raise invalid("cursor", "is not a cursor of this list")
+    return IndexPosition(moment, WorkflowId(workflow_id))
+
+
+def _checksum(token: bytes) -> bytes:
+    return sha256(b"turnkeeper:index:" + token).digest()[:_CHECKSUM_BYTES]

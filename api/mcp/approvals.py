@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, JsonValue
 
-from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.services import Services
 from turnkeeper.models.ids import WorkflowId, session_id_of, sibling_id
 from turnkeeper.models.session.approvals import PendingApproval, ResolveApproval
@@ -65,6 +64,14 @@ class AwaitingCall:
         params = {"mode": "form", "message": self._message(url), "requestedSchema": FORM}
         return {"method": "elicitation/create", "params": params}
 
+    def decision(self, form: ApprovalForm) -> ResolveApproval:
+        return ResolveApproval(
+            call_id=self.approval.call_id,
+            args_digest=self.approval.args_digest,
+            decision=form.decision,
+            reason=form.reason or None,
+        )
+
     def _message(self, url: str) -> str:
         question = f"Approve call {self.approval.call_id} of {session_id_of(self.workflow_id)}?"
         cut = len(self.approval.text) - MAX_TEXT_CHARS
@@ -100,23 +107,3 @@ def _form(answer: ElicitAnswer) -> ApprovalForm | None:
     if answer.action == "decline":
         return ApprovalForm(decision="reject")
     return answer.content or ApprovalForm.model_validate({})
-
-
-async def decide(services: Services, call: AwaitingCall, form: ApprovalForm, *, by: str | None) -> bool:
-    """Send a decision of the person `by` to its session; return whether the call has this decision now.
-
-    It has not if it no longer waited, for instance because somebody else has decided. Raises `ProblemError`.
-    """
-    request = ResolveApproval(
-        call_id=call.approval.call_id,
-        args_digest=call.approval.args_digest,
-        decision=form.decision,
-        reason=form.reason or None,
-    )
-    try:
-        await services.sessions.resolve_approval(call.workflow_id, request, by=by)
-    except ProblemError as problem:
-        if problem.problem.status not in (404, 409):
-            raise
-        return False
-    return True

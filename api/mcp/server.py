@@ -21,22 +21,18 @@ from mcp_types import (
     ListToolsResult,
     PaginatedRequestParams,
 )
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from starlette.types import ASGIApp
 
-from turnkeeper.api.audit.actions import TOOLS as AUDITED_TOOLS
 from turnkeeper.api.auth.roles import MCP_METHODS, require, require_for_fields
-from turnkeeper.api.callers import Caller
 from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
 from turnkeeper.api.mcp.errors import EXPECTED, arguments_error, is_temporary, rpc_error, sentence_of
 from turnkeeper.api.mcp.prompt_tasks import read_prompt_task
 from turnkeeper.api.mcp.results import error_result, task_result, tool_result
-from turnkeeper.api.mcp.tasks_extension import Context, TasksExtension, caller_of_call, is_declared, scope_of_call
-from turnkeeper.api.mcp.tools import ALIASES, TOOLS, Tool, Work
+from turnkeeper.api.mcp.tasks_extension import Context, TasksExtension, audit_of_call, caller_of_call, is_declared
+from turnkeeper.api.mcp.tools import ALIASES, TOOLS, Work
 from turnkeeper.api.problems import ProblemError
-from turnkeeper.api.request_audit import recorded
 from turnkeeper.api.services import Services
-from turnkeeper.models.ids import session_id_of
 from turnkeeper.stores.database.database import StoreUnavailableError
 
 log = logging.getLogger(__name__)
@@ -128,37 +124,17 @@ class ToolCalls:
             arguments = tool.arguments.model_validate(params.arguments or {})
         except ValidationError as error:
             return error_result(sentence_of(arguments_error(error)))
+        audit = audit_of_call(self._services, context, operation=f"mcp:{tool.name}")
         try:
-            caller = caller_of_call(context)
-            self._require(caller, tool, arguments)
-            answer = await self._run(tool, arguments, context)
+            with audit.whole(must_record=not tool.hints.read_only_hint):
+                require(audit.caller, tool.role)
+                require_for_fields(audit.caller, arguments)
+                answer = await tool.run(self._services, audit, arguments)
             if not isinstance(answer, Work):
                 return tool_result(answer)
             return await self._handle_of(answer, context) or await self._result_of(answer)
         except EXPECTED as error:
             return error_result(sentence_of(error))
-
-    def _require(self, caller: Caller, tool: Tool[Any], arguments: BaseModel) -> None:
-        try:
-            require(caller, tool.role)
-            require_for_fields(caller, arguments)
-        except ProblemError:
-            self._services.audit.note_refusal(caller, operation=f"mcp:{tool.name}", status=403, session_id=None)
-            raise
-
-    async def _run(self, tool: Tool[Any], arguments: BaseModel, context: Context) -> BaseModel | Work:
-        """Run a tool. What it changes stands in the audit, with its outcome."""
-        caller = caller_of_call(context)
-        changes_of = AUDITED_TOOLS.get(tool.name)
-        if changes_of is None:
-            return await tool.run(self._services, caller, arguments)
-        changes = changes_of(arguments.model_dump(exclude_unset=True))
-        operation, scope = f"mcp:{tool.name}", scope_of_call(context)
-        async with recorded(self._services, caller, changes, operation=operation, scope=scope) as recording:
-            answer = await tool.run(self._services, caller, arguments)
-            if isinstance(answer, Work):
-                recording.finish(200, session_id=session_id_of(answer.workflow_id), message_id=answer.message_id)
-        return answer
 
     async def _handle_of(self, work: Work, context: Context) -> dict[str, Any] | None:
         """Return a handle of the work; `None` if the client does not support handles, or none can be stored."""

@@ -8,7 +8,7 @@ The result of a task is what the tool would have returned: a failed turn is a `c
 result. The status `failed` is for JSON-RPC errors.
 """
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -28,17 +28,16 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import Field, JsonValue, ValidationError
 
-from turnkeeper.api.audit.actions import DECISIONS, Change, decision
+from turnkeeper.api.audit import DECISIONS, RequestAudit
 from turnkeeper.api.callers import Caller, caller_of
-from turnkeeper.api.mcp.approvals import ApprovalForm, AwaitingCall, awaiting_calls, decide, read_decisions
+from turnkeeper.api.mcp.approvals import ApprovalForm, AwaitingCall, awaiting_calls, read_decisions
 from turnkeeper.api.mcp.errors import EXPECTED, arguments_error, is_temporary, rpc_error, sentence_of
 from turnkeeper.api.mcp.prompt_tasks import read_prompt_task
 from turnkeeper.api.mcp.results import task_result
 from turnkeeper.api.problems import ProblemError
-from turnkeeper.api.request_audit import recorded
 from turnkeeper.api.services import Services
 from turnkeeper.models.http_responses import AuditAction, Task
-from turnkeeper.models.ids import WorkflowId, session_id_of, tenant_of
+from turnkeeper.models.ids import WorkflowId, tenant_of
 from turnkeeper.models.session.messages import CancelTurn
 from turnkeeper.stores.tasks.task_handles import TaskHandle
 
@@ -81,9 +80,10 @@ def caller_of_call(context: Context) -> Caller:
     return caller
 
 
-def scope_of_call(context: Context) -> MutableMapping[str, Any]:
-    """Return the ASGI scope of the HTTP request with this call; an empty one if there is none."""
-    return context.request.scope if context.request else {}
+def audit_of_call(services: Services, context: Context, *, operation: str) -> RequestAudit:
+    """Return the audit of this call. Raises `MCPError` if it came by no HTTP request, and so from nobody."""
+    scope = context.request.scope if context.request else {}
+    return RequestAudit(services.audit, services.limits, caller_of_call(context), operation=operation, scope=scope)
 
 
 def is_declared(context: Context) -> bool:
@@ -158,26 +158,23 @@ class TasksExtension:
         return {"resultType": "complete"}
 
     async def _decide(self, context: Context, decisions: list[tuple[AwaitingCall, ApprovalForm]]) -> None:
-        changes = [
-            decision(DECISIONS[form.decision], session_id_of(call.workflow_id), call.approval.call_id)
-            for call, form in decisions
-        ]
-        if not changes:
-            return
-        operation, scope, caller = "mcp:tasks/update", scope_of_call(context), caller_of_call(context)
-        async with recorded(self._services, caller, changes, operation=operation, scope=scope) as recording:
-            for call, form in decisions:
-                has_effect = await decide(self._services, call, form, by=caller.user)
-                recording.finish_decision(call.approval.call_id, 200 if has_effect else 409)
+        audit = audit_of_call(self._services, context, operation="mcp:tasks/update")
+        for call, form in decisions:
+            request = call.decision(form)
+            try:
+                async with audit.change(DECISIONS[form.decision], call.workflow_id, call_id=request.call_id):
+                    await self._services.sessions.resolve_approval(call.workflow_id, request, by=audit.caller.user)
+            except ProblemError as problem:
+                if problem.problem.status not in (404, 409):  # the call no longer waits: somebody else has decided
+                    raise
 
     async def _cancel(self, context: Context, params: TaskParams) -> Answer:
         handle = await self._handle(context, params)
         try:
             action: AuditAction = "cancel_task" if handle.message_id is None else "cancel"
-            changes = [Change(action, session_id_of(handle.session_id), handle.message_id)]
-            operation, scope, caller = "mcp:tasks/cancel", scope_of_call(context), caller_of_call(context)
-            async with recorded(self._services, caller, changes, operation=operation, scope=scope):
-                await self._stop(handle, by=caller.user)
+            audit = audit_of_call(self._services, context, operation="mcp:tasks/cancel")
+            async with audit.change(action, handle.session_id, message_id=handle.message_id):
+                await self._stop(handle, by=audit.caller.user)
         except EXPECTED as error:
             if not (isinstance(error, ProblemError) and error.problem.status == 409):  # it has ended
                 raise rpc_error(error) from error

@@ -12,12 +12,13 @@ from mcp_types import Tool as McpTool
 from mcp_types import ToolAnnotations
 from pydantic import BaseModel, Field, StrictBool
 
+from turnkeeper.api.audit import RequestAudit
 from turnkeeper.api.bodies import Id, MaybeBlank, PromptText, TaskMessage
-from turnkeeper.api.callers import Caller
 from turnkeeper.api.mcp.prompt_tasks import links_of
 from turnkeeper.api.prompts.attachment_bodies import AttachmentBodies, attachments_of
 from turnkeeper.api.prompts.prompt_sender import new_prompt
 from turnkeeper.api.services import Services
+from turnkeeper.api.session_limits import Starts
 from turnkeeper.api.session_links import default_input
 from turnkeeper.models.http_responses import Task, TaskPage
 from turnkeeper.models.ids import ID_PATTERN, PublicId, WorkflowId, session_id_of
@@ -29,6 +30,7 @@ from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.conversation import ConversationMessage, SessionStatus, TurnStatus
 from turnkeeper.models.transcript.task_view import TaskStatus
 from turnkeeper.models.wire import Frozen, Reason, Strict, UtcDatetime
+from turnkeeper.stores.session_index import IndexQuery
 
 MAX_TURNS = 50
 """Maximum of turns in one result."""
@@ -59,7 +61,7 @@ class Tool(Generic[Arguments]):
     description: str
     arguments: type[Arguments]
     output: type[BaseModel]
-    run: Callable[[Services, Caller, Arguments], Awaitable[BaseModel | Work]]
+    run: Callable[[Services, RequestAudit, Arguments], Awaitable[BaseModel | Work]]
     hints: ToolAnnotations
 
     def listed(self) -> McpTool:
@@ -162,8 +164,8 @@ class Conversation(Frozen):
 # ---- what the tools do
 
 
-async def create_task(services: Services, caller: Caller, arguments: CreateTask) -> Work:
-    receipt = await services.tasks.create(arguments, tenant=caller.tenant, user=caller.user)
+async def create_task(services: Services, audit: RequestAudit, arguments: CreateTask) -> Work:
+    receipt = await services.tasks.create(arguments, audit)
     accepted = Task(
         task_id=receipt.task_id,
         workflow_id=receipt.workflow_id,
@@ -176,29 +178,34 @@ async def create_task(services: Services, caller: Caller, arguments: CreateTask)
         temporal_url=receipt.temporal_url,
     )
     notes = [f"Warning: {warning.field}: {warning.message}" for warning in receipt.warnings]
-    return Work(caller.workflow_id(receipt.task_id), None, accepted, notes)
+    return Work(audit.caller.workflow_id(receipt.task_id), None, accepted, notes)
 
 
-async def get_task(services: Services, caller: Caller, arguments: GetTaskArguments) -> Task:
-    return await services.tasks.get(caller.workflow_id(arguments.task_id), wait_seconds=arguments.wait_seconds)
+async def get_task(services: Services, audit: RequestAudit, arguments: GetTaskArguments) -> Task:
+    return await services.tasks.get(audit.caller.workflow_id(arguments.task_id), wait_seconds=arguments.wait_seconds)
 
 
-async def list_tasks(services: Services, caller: Caller, arguments: ListTasksArguments) -> TaskPage:
-    return await services.tasks.list(tenant=caller.tenant, **arguments.model_dump())
+async def list_tasks(services: Services, audit: RequestAudit, arguments: ListTasksArguments) -> TaskPage:
+    query = IndexQuery(tenant=audit.caller.tenant, task_status=arguments.status, parent=arguments.parent)
+    return await services.tasks.list(query, limit=arguments.limit, cursor=arguments.cursor)
 
 
-async def message_task(services: Services, caller: Caller, arguments: MessageTaskArguments) -> Task:
-    workflow_id = caller.workflow_id(arguments.task_id)
-    await services.tasks.message(workflow_id, TaskMessage(**arguments.model_dump(exclude={"task_id"})))
+async def message_task(services: Services, audit: RequestAudit, arguments: MessageTaskArguments) -> Task:
+    workflow_id = audit.caller.workflow_id(arguments.task_id)
+    await services.tasks.message(workflow_id, TaskMessage(**arguments.model_dump(exclude={"task_id"})), audit)
     return await services.tasks.get(workflow_id)
 
 
-async def cancel_task(services: Services, caller: Caller, arguments: CancelTaskArguments) -> Task:
-    return await services.tasks.cancel(caller.workflow_id(arguments.task_id), reason=arguments.reason)
+async def cancel_task(services: Services, audit: RequestAudit, arguments: CancelTaskArguments) -> Task:
+    workflow_id = audit.caller.workflow_id(arguments.task_id)
+    async with audit.change("cancel_task", workflow_id):
+        return await services.tasks.cancel(workflow_id, reason=arguments.reason)
 
 
-async def get_conversation(services: Services, caller: Caller, arguments: GetConversationArguments) -> Conversation:
-    workflow_id = caller.workflow_id(arguments.workflow_id)
+async def get_conversation(
+    services: Services, audit: RequestAudit, arguments: GetConversationArguments
+) -> Conversation:
+    workflow_id = audit.caller.workflow_id(arguments.workflow_id)
     page = await services.transcripts.page(workflow_id, before=arguments.before, limit=arguments.limit)
     return Conversation(
         workflow_id=session_id_of(workflow_id),
@@ -222,18 +229,19 @@ def _conversation_turn(turn: ConversationMessage) -> ConversationTurn:
     )
 
 
-async def send_prompt(services: Services, caller: Caller, arguments: SendPromptArguments) -> Work:
-    workflow_id = caller.workflow_id(arguments.workflow_id)
-    check_text(arguments.message, limits=Limits(), field="message", may_be_blank=bool(arguments.attachments))
-    prepared = await services.attachments.prepare(workflow_id, attachments_of(arguments.attachments))
-    prompt = new_prompt(
-        arguments.message,
-        message_id=arguments.id,
-        mode=arguments.mode,
-        attachments=prepared.attachments,
-    )
-    start = default_input(services.settings, workflow_id, user=caller.user) if arguments.start else None
-    message_id = await services.sender.send(workflow_id, prompt, start=start, contents=prepared.contents)
+async def send_prompt(services: Services, audit: RequestAudit, arguments: SendPromptArguments) -> Work:
+    workflow_id = audit.caller.workflow_id(arguments.workflow_id)
+    starts: Starts = "unless it exists" if arguments.start else "nothing"
+    async with audit.change("prompt", workflow_id, message_id=arguments.id, starts=starts) as entry:
+        check_text(arguments.message, limits=Limits(), field="message", may_be_blank=bool(arguments.attachments))
+        prepared = await services.attachments.prepare(workflow_id, attachments_of(arguments.attachments))
+        prompt = new_prompt(
+            arguments.message, message_id=arguments.id, mode=arguments.mode, attachments=prepared.attachments
+        )
+        start = default_input(services.settings, workflow_id, user=audit.caller.user) if arguments.start else None
+        entry.message_id = message_id = await services.sender.send(
+            workflow_id, prompt, start=start, contents=prepared.contents
+        )
     accepted = Task(
         task_id=session_id_of(workflow_id),
         workflow_id=session_id_of(workflow_id),
@@ -278,7 +286,8 @@ _ALL: list[Tool[Any]] = [
         "list_tasks",
         "reader",
         "List tasks",
-        "List tasks, newest first: all of them, or those with a status or of a parent task.",
+        "List tasks, the latest activity first: all of them, or those with a status or of a parent task. get_task has "
+        "what came of each.",
         ListTasksArguments,
         TaskPage,
         list_tasks,

@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 
 from turnkeeper.api.auth.open_requests import until_credential_ends
 from turnkeeper.api.bodies import Chat, Retry, SendPrompt
-from turnkeeper.api.dependencies import CallerDep, MessageId, ServicesDep, SessionId
+from turnkeeper.api.dependencies import AuditDep, MessageId, ServicesDep, SessionId
 from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.etags import matches, poll_etag
 from turnkeeper.api.http.event_stream import EventStreamResponse
@@ -22,6 +22,7 @@ from turnkeeper.api.problems import Problem, invalid
 from turnkeeper.api.prompts.attachment_bodies import attachments_of
 from turnkeeper.api.prompts.prompt_sender import chat_session_id, new_prompt, retry_prompt
 from turnkeeper.api.services import Services
+from turnkeeper.api.session_limits import Starts
 from turnkeeper.api.session_links import default_input, session_path
 from turnkeeper.models.http_responses import (
     ConversationResponse,
@@ -105,7 +106,7 @@ _PREFERRED_WAIT = re.compile(r"(?:^|,)\s*wait\s*=\s*\"?([0-9]{1,9})\"?\s*(?:[,;]
 async def send_prompt(
     request: Request,
     services: ServicesDep,
-    caller: CallerDep,
+    audit: AuditDep,
     workflow_id: SessionId,
     body: SendPrompt,
     wait: Annotated[float, Depends(get_wait)],
@@ -117,13 +118,16 @@ async def send_prompt(
     With `wait`, the turn is returned once it has ended. A `wait` ends with a 202 too if the key or token ends
     meanwhile. 429 if the queue was seen full a moment ago, or if no worker has processed very many prompts.
     """
-    prompt, contents = await _prompt_of(services, workflow_id, body, idempotency_key)
-    message_id = await services.sender.send(
-        workflow_id,
-        prompt,
-        start=default_input(services.settings, workflow_id, user=caller.user) if start else None,
-        contents=contents,
-    )
+    message_id = _prompt_id(body, idempotency_key)
+    starts: Starts = "unless it exists" if start else "nothing"
+    async with audit.change("prompt", workflow_id, message_id=message_id, starts=starts) as entry:
+        prompt, contents = await _prompt_of(services, workflow_id, body, message_id)
+        entry.message_id = message_id = await services.sender.send(
+            workflow_id,
+            prompt,
+            start=default_input(services.settings, workflow_id, user=audit.caller.user) if start else None,
+            contents=contents,
+        )
     if wait:
         turn: ConversationMessage | None = None
         with until_credential_ends(request.scope):
@@ -141,6 +145,7 @@ async def send_prompt(
 )
 async def retry_turn(
     services: ServicesDep,
+    audit: AuditDep,
     workflow_id: SessionId,
     body: Retry | None = None,
 ) -> JSONResponse:
@@ -150,8 +155,11 @@ async def retry_turn(
     an earlier retry. The conversation has both turns; for the model the new one takes the place of the failed one,
     unless another turn ran in between.
     """
-    turn = await services.transcripts.failed_turn(workflow_id, body.message_id if body else None)
-    return accepted(workflow_id, await services.sender.send(workflow_id, retry_prompt(workflow_id, turn)))
+    turn_id = body.message_id if body else None
+    async with audit.change("retry", workflow_id, message_id=turn_id) as entry:
+        prompt = retry_prompt(workflow_id, await services.transcripts.failed_turn(workflow_id, turn_id))
+        entry.message_id = message_id = await services.sender.send(workflow_id, prompt)
+    return accepted(workflow_id, message_id)
 
 
 @router.post(
@@ -163,7 +171,7 @@ async def retry_turn(
 )
 async def chat(
     services: ServicesDep,
-    caller: CallerDep,
+    audit: AuditDep,
     body: Chat,
     idempotency_key: IdempotencyKey = None,
 ) -> JSONResponse:
@@ -173,12 +181,15 @@ async def chat(
     and `user_name`, so that a repeated call finds the session.
     """
     prompt_id = _prompt_id(body, idempotency_key)
-    workflow_id = caller.workflow_id(
+    workflow_id = audit.caller.workflow_id(
         body.workflow_id or (chat_session_id(prompt_id, user=body.user_name) if prompt_id else str(uuid4()))
     )
-    prompt, contents = await _prompt_of(services, workflow_id, body, idempotency_key)
-    start = default_input(services.settings, workflow_id, user=body.user_name or caller.user)
-    return accepted(workflow_id, await services.sender.send(workflow_id, prompt, start=start, contents=contents))
+    starts: Starts = "unless it exists" if body.workflow_id or prompt_id else "new"
+    async with audit.change("prompt", workflow_id, message_id=prompt_id, starts=starts) as entry:
+        prompt, contents = await _prompt_of(services, workflow_id, body, prompt_id)
+        start = default_input(services.settings, workflow_id, user=body.user_name or audit.caller.user)
+        entry.message_id = message_id = await services.sender.send(workflow_id, prompt, start=start, contents=contents)
+    return accepted(workflow_id, message_id)
 
 
 @router.get(
@@ -333,9 +344,12 @@ async def get_prompt_fate(services: ServicesDep, workflow_id: SessionId, message
     operation_id="withdraw_prompt",
     responses=errors(*WORKER, "session-ended", "unknown-prompt", "not-waiting"),
 )
-async def withdraw_prompt(services: ServicesDep, workflow_id: SessionId, message_id: MessageId) -> None:
+async def withdraw_prompt(
+    services: ServicesDep, audit: AuditDep, workflow_id: SessionId, message_id: MessageId
+) -> None:
     """Withdraw a queued prompt; 409 if it has started, 404 if there is none."""
-    await services.sessions.withdraw(workflow_id, message_id)
+    async with audit.change("withdraw", workflow_id, message_id=message_id):
+        await services.sessions.withdraw(workflow_id, message_id)
 
 
 def _prompt_id(body: SendPrompt | Chat, idempotency_key: str | None) -> str | None:
@@ -346,10 +360,9 @@ def _prompt_id(body: SendPrompt | Chat, idempotency_key: str | None) -> str | No
 
 
 async def _prompt_of(
-    services: Services, workflow_id: WorkflowId, body: SendPrompt | Chat, idempotency_key: str | None
+    services: Services, workflow_id: WorkflowId, body: SendPrompt | Chat, message_id: str | None
 ) -> tuple[PromptSignal, Mapping[str, bytes]]:
     """Return the signal, and the contents of its attachments to store before it."""
-    message_id = _prompt_id(body, idempotency_key)
     check_text(body.message, limits=Limits(), field="message", may_be_blank=bool(body.attachments))
     prepared = await services.attachments.prepare(workflow_id, attachments_of(body.attachments))
     mode = body.mode if isinstance(body, SendPrompt) else "enqueue"

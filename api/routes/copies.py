@@ -6,12 +6,11 @@ from uuid import uuid4
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from turnkeeper.api.audit.actions import Change
 from turnkeeper.api.bodies import Fork
-from turnkeeper.api.dependencies import CallerDep, ServicesDep, SessionId
+from turnkeeper.api.dependencies import AuditDep, ServicesDep, SessionId
 from turnkeeper.api.http.openapi import SESSION, WORKER, errors
 from turnkeeper.api.problems import invalid
-from turnkeeper.api.request_audit import recorded
+from turnkeeper.api.session_limits import Starts
 from turnkeeper.api.session_links import session_path
 from turnkeeper.models.http_responses import CopyReceipt
 from turnkeeper.models.ids import ID_PATTERN, session_id_of
@@ -56,9 +55,8 @@ _DOCUMENT: dict[str, Any] = {
     },
 )
 async def export_session(
-    request: Request,
     services: ServicesDep,
-    caller: CallerDep,
+    audit: AuditDep,
     workflow_id: SessionId,
     export_format: Annotated[
         Literal["json", "markdown"], Query(alias="format", description="`json` can be imported.")
@@ -68,8 +66,7 @@ async def export_session(
 
     Waiting prompts and the vendors' opaque state are not in it.
     """
-    export = Change("export", session_id_of(workflow_id))
-    async with recorded(services, caller, [export], operation="export_session", scope=request.scope):
+    async with audit.change("export", workflow_id):
         if export_format == "markdown":
             parts, media_type, suffix = await services.exporter.markdown(workflow_id), "text/markdown", "md"
         else:
@@ -89,7 +86,7 @@ async def export_session(
 async def import_session(
     request: Request,
     services: ServicesDep,
-    caller: CallerDep,
+    audit: AuditDep,
     response: Response,
     session_id: Annotated[
         str | None, Query(alias="id", pattern=ID_PATTERN, description="The new session's id; by default a random one.")
@@ -103,9 +100,10 @@ async def import_session(
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise invalid("body", "must be sent with the Content-Type application/json")
-    workflow_id = caller.workflow_id(session_id or str(uuid4()))
+    workflow_id = audit.caller.workflow_id(session_id or str(uuid4()))
     response.headers["Location"] = f"{session_path(workflow_id)}/copy"
-    return await services.copier.import_document(caller, workflow_id, request.stream())
+    async with audit.change("import", workflow_id, starts="unless it exists" if session_id else "new"):
+        return await services.copier.import_document(audit.caller, workflow_id, request.stream())
 
 
 @router.post(
@@ -116,7 +114,7 @@ async def import_session(
 )
 async def fork_session(
     services: ServicesDep,
-    caller: CallerDep,
+    audit: AuditDep,
     response: Response,
     workflow_id: SessionId,
     body: Fork | None = None,
@@ -127,9 +125,12 @@ async def fork_session(
     id was used before. After an answer that was lost, the same request can be sent again.
     """
     options = body or Fork()
-    target = caller.workflow_id(options.id or str(uuid4()))
+    target = audit.caller.workflow_id(options.id or str(uuid4()))
     response.headers["Location"] = f"{session_path(target)}/copy"
-    return await services.copier.fork(caller, workflow_id, target, turn=options.turn, title=options.title)
+    turn_id = options.turn if isinstance(options.turn, str) else None
+    starts: Starts = "unless it exists" if options.id else "new"
+    async with audit.change("fork", workflow_id, message_id=turn_id), audit.change("start", target, starts=starts):
+        return await services.copier.fork(audit.caller, workflow_id, target, turn=options.turn, title=options.title)
 
 
 @router.get("/workflow/{id}/copy", operation_id="get_copy", responses=errors(*SESSION))

@@ -6,17 +6,18 @@ from uuid import uuid4
 from fastapi import APIRouter, Query, Response
 from temporalio.client import WorkflowExecutionDescription
 
+from turnkeeper.api.audit import field_names
 from turnkeeper.api.auth.roles import require_for_fields
 from turnkeeper.api.bodies import Cancel, ConfigureBody, End, StartSession
-from turnkeeper.api.dependencies import CallerDep, ServicesDep, SessionId
+from turnkeeper.api.dependencies import AuditDep, CallerDep, ServicesDep, SessionId
+from turnkeeper.api.history.visible_sessions import visible_session
 from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
-from turnkeeper.api.http.openapi import SERVER, SESSION, WORKER, errors
+from turnkeeper.api.http.openapi import ANY, SERVER, SESSION, WORKER, errors
 from turnkeeper.api.problems import problem
 from turnkeeper.api.prompts.attachment_bodies import attachments_of
 from turnkeeper.api.prompts.prompt_sender import new_prompt
+from turnkeeper.api.session_limits import Starts
 from turnkeeper.api.session_links import requested_input, session_links, session_path
-from turnkeeper.api.temporal.lists.listing import ListedStatus
-from turnkeeper.api.temporal.lists.visibility import visible_session
 from turnkeeper.models.http_responses import (
     Cancelling,
     DeletionReceipt,
@@ -35,7 +36,9 @@ from turnkeeper.models.session.messages import (
 )
 from turnkeeper.models.session.queue.prompts import check_text
 from turnkeeper.models.transcript.conversation import ConversationState
+from turnkeeper.models.transcript.index_entry import IndexStatus
 from turnkeeper.models.wire import NO_NUL_PATTERN, StorableText
+from turnkeeper.stores.session_index import IndexQuery
 
 router = APIRouter(tags=["sessions"])
 
@@ -49,35 +52,38 @@ router = APIRouter(tags=["sessions"])
 )
 async def start_session(
     services: ServicesDep,
-    caller: CallerDep,
+    audit: AuditDep,
     response: Response,
     body: StartSession | None = None,
 ) -> SessionStarted:
     """Start a session; 409 if its id was used before."""
     options = body or StartSession()
-    require_for_fields(caller, options)
-    workflow_id = caller.workflow_id(options.id or str(uuid4()))
-    start = requested_input(options, services.settings, workflow_id, caller)
-    message_id = None
-    prepared = await services.attachments.prepare(workflow_id, attachments_of(options.attachments), limits=start.limits)
-    if options.prompt is not None or prepared.attachments:
-        text = options.prompt or ""
-        check_text(text, limits=start.limits, field="prompt", may_be_blank=bool(prepared.attachments))
-        first = new_prompt(text, message_id=None, mode="enqueue", attachments=prepared.attachments)
-        start, message_id = start.model_copy(update={"first_prompt": first}), first.id
-    if options.id:
-        await services.transcripts.raise_if_id_was_used(workflow_id)
-    await services.attachments.store(workflow_id, prepared.contents, is_started_next=True)
-    await services.sessions.start(workflow_id, start)
+    require_for_fields(audit.caller, options)
+    workflow_id = audit.caller.workflow_id(options.id or str(uuid4()))
+    fields = field_names(options, without=("id", "prompt", "attachments"))
+    starts: Starts = "unless it exists" if options.id else "new"
+    async with audit.change("start", workflow_id, fields=fields, starts=starts) as entry:
+        start = requested_input(options, services.settings, workflow_id, audit.caller)
+        attachments = attachments_of(options.attachments)
+        prepared = await services.attachments.prepare(workflow_id, attachments, limits=start.limits)
+        if options.prompt is not None or prepared.attachments:
+            text = options.prompt or ""
+            check_text(text, limits=start.limits, field="prompt", may_be_blank=bool(prepared.attachments))
+            first = new_prompt(text, message_id=None, mode="enqueue", attachments=prepared.attachments)
+            start, entry.message_id = start.model_copy(update={"first_prompt": first}), first.id
+        if options.id:
+            await services.transcripts.raise_if_id_was_used(workflow_id)
+        await services.attachments.store(workflow_id, prepared.contents, is_started_next=True)
+        await services.sessions.start(workflow_id, start)
     response.headers["Location"] = session_path(workflow_id)
-    return SessionStarted(workflow_id=session_id_of(workflow_id), message_id=message_id)
+    return SessionStarted(workflow_id=session_id_of(workflow_id), message_id=entry.message_id)
 
 
-@router.get("/workflow", operation_id="list_sessions", responses=errors(*SERVER))
+@router.get("/workflow", operation_id="list_sessions", responses=errors(*ANY, "archive-unavailable"))
 async def get_sessions_list(
     services: ServicesDep,
     caller: CallerDep,
-    status: Annotated[ListedStatus | None, Query(description="Only sessions with this status.")] = None,
+    status: Annotated[IndexStatus | None, Query(description="Only sessions with this status.")] = None,
     user: Annotated[str | None, Query(pattern=USER_PATTERN, description="Only this user's sessions.")] = None,
     q: Annotated[
         StorableText | None,
@@ -91,7 +97,8 @@ async def get_sessions_list(
     cursor: Annotated[str | None, Query(max_length=4_000, description="`next_cursor` of the previous page.")] = None,
 ) -> SessionList:
     """List sessions, those with the latest activity first."""
-    return await services.lists.page(tenant=caller.tenant, status=status, user=user, text=q, cursor=cursor)
+    query = IndexQuery(tenant=caller.tenant, user=user, text=q)
+    return await services.lists.sessions(query, status=status, cursor=cursor)
 
 
 @router.get("/workflow/{id}", operation_id="describe_session", responses=errors(*WORKER))
@@ -114,11 +121,12 @@ async def describe_session(services: ServicesDep, workflow_id: SessionId) -> Ses
     responses=errors(*WORKER, "too-large", "session-ended"),
 )
 async def configure_session(
-    services: ServicesDep, caller: CallerDep, workflow_id: SessionId, body: ConfigureBody
+    services: ServicesDep, audit: AuditDep, workflow_id: SessionId, body: ConfigureBody
 ) -> SessionChanged:
     """Change the session from its next turn on. `limits` and `history` change only the fields that are present."""
-    require_for_fields(caller, body)
-    await services.sessions.configure(workflow_id, body)
+    require_for_fields(audit.caller, body)
+    async with audit.change("configure", workflow_id, fields=field_names(body)):
+        await services.sessions.configure(workflow_id, body)
     return SessionChanged(workflow_id=session_id_of(workflow_id))
 
 
@@ -129,18 +137,21 @@ async def configure_session(
     responses=errors(*WORKER, "too-large", "session-ended", "not-running"),
 )
 async def cancel_turn(
-    services: ServicesDep, caller: CallerDep, workflow_id: SessionId, body: Cancel | None = None
+    services: ServicesDep, audit: AuditDep, workflow_id: SessionId, body: Cancel | None = None
 ) -> Cancelling:
     """Stop a turn. With `message_id` a late request can't stop the next turn by mistake.
 
     The model reads who stopped it, and the `reason`.
     """
     options = body or Cancel()
-    turn_id = options.message_id or (await services.reader.state(workflow_id, StateRequest(limit=0))).current_message_id
-    if turn_id is None:
-        raise problem("not-running")
-    stop = CancelTurn(message_id=turn_id, reason=options.reason)
-    receipt = await services.sessions.cancel_turn(workflow_id, stop, by=caller.user)
+    async with audit.change("cancel", workflow_id, message_id=options.message_id) as entry:
+        if entry.message_id is None:
+            state = await services.reader.state(workflow_id, StateRequest(limit=0))
+            entry.message_id = state.current_message_id
+        if entry.message_id is None:
+            raise problem("not-running")
+        stop = CancelTurn(message_id=entry.message_id, reason=options.reason)
+        receipt = await services.sessions.cancel_turn(workflow_id, stop, by=audit.caller.user)
     return Cancelling(workflow_id=session_id_of(workflow_id), cancelling=receipt.cancelling)
 
 
@@ -150,10 +161,14 @@ async def cancel_turn(
     operation_id="end_session",
     responses=errors(*SESSION, "too-large", "session-ended"),
 )
-async def end_session(services: ServicesDep, workflow_id: SessionId, body: End | None = None) -> SessionChanged:
+async def end_session(
+    services: ServicesDep, audit: AuditDep, workflow_id: SessionId, body: End | None = None
+) -> SessionChanged:
     """End the session after its queued prompts, or discard them."""
     options = body or End()
-    await services.sessions.end(workflow_id, EndSession(reason=options.reason, discard_queue=options.discard_queue))
+    end = EndSession(reason=options.reason, discard_queue=options.discard_queue)
+    async with audit.change("end", workflow_id, fields=("discard_queue",) if end.discard_queue else ()):
+        await services.sessions.end(workflow_id, end)
     return SessionChanged(workflow_id=session_id_of(workflow_id))
 
 
@@ -167,13 +182,16 @@ async def end_session(services: ServicesDep, workflow_id: SessionId, body: End |
         **errors(*SESSION, "archive-unavailable", "deletion-refused"),
     },
 )
-async def delete_session(services: ServicesDep, workflow_id: SessionId, response: Response) -> DeletionReceipt:
+async def delete_session(
+    services: ServicesDep, audit: AuditDep, workflow_id: SessionId, response: Response
+) -> DeletionReceipt:
     """Terminate the session and delete all its runs, archived turns and large texts. Repeat it to get the receipt.
 
     200 once everything is deleted. A deletion that has begun always finishes, as soon as a worker and the archive are
     available; 503 while the archive is unavailable.
     """
-    receipt = await services.deleter.delete(workflow_id)
+    async with audit.change("delete", workflow_id):
+        receipt = await services.deleter.delete(workflow_id)
     if receipt.status == "deleted":
         response.status_code = 200
     return receipt

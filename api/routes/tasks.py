@@ -7,14 +7,15 @@ from fastapi.responses import JSONResponse
 
 from turnkeeper.api.auth.roles import require_for_fields
 from turnkeeper.api.bodies import CancelTask, TaskMessage, TaskPreview
-from turnkeeper.api.dependencies import CallerDep, ServicesDep, TaskId
+from turnkeeper.api.dependencies import AuditDep, CallerDep, ServicesDep, TaskId
 from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
-from turnkeeper.api.http.openapi import TASK, WORKER, errors
+from turnkeeper.api.http.openapi import ANY, TASK, WORKER, errors
 from turnkeeper.api.routes.conversation import ACCEPTED, accepted
 from turnkeeper.models.http_responses import Task, TaskPage, TaskReceipt
 from turnkeeper.models.ids import ID_PATTERN
 from turnkeeper.models.session.task import CreateTask
 from turnkeeper.models.transcript.task_view import TaskStatus
+from turnkeeper.stores.session_index import IndexQuery
 
 router = APIRouter(tags=["tasks"], max_body_size=MAX_HISTORY_BYTES)
 
@@ -49,19 +50,19 @@ async def preview_task(services: ServicesDep, caller: CallerDep, body: CreateTas
     operation_id="create_task",
     responses=errors(*WORKER, "too-large", "archive-unavailable", "session-exists", "idempotency-key-reused"),
 )
-async def create_task(services: ServicesDep, caller: CallerDep, body: CreateTask, response: Response) -> TaskReceipt:
+async def create_task(services: ServicesDep, audit: AuditDep, body: CreateTask, response: Response) -> TaskReceipt:
     """Start a task: a session whose first prompt is the description and what led to it.
 
     Warnings say what was changed of the history, and never fail a task. The same `idempotency_key` with the same
     request is the same task, also after it has ended; a key belongs to its `parent`.
     """
-    require_for_fields(caller, body)
-    receipt = await services.tasks.create(body, tenant=caller.tenant, user=caller.user)
+    require_for_fields(audit.caller, body)
+    receipt = await services.tasks.create(body, audit)
     response.headers["Location"] = f"/tasks/{receipt.task_id}"
     return receipt
 
 
-@router.get("/tasks", operation_id="list_tasks", responses=errors(*TASK))
+@router.get("/tasks", operation_id="list_tasks", responses=errors(*ANY, "archive-unavailable"))
 async def list_tasks(
     services: ServicesDep,
     caller: CallerDep,
@@ -72,12 +73,9 @@ async def list_tasks(
     limit: Annotated[int, Query(ge=1, le=100, description="Most tasks a page.")] = 20,
     cursor: Annotated[str | None, Query(max_length=4_000, description="`next_cursor` of the page before.")] = None,
 ) -> TaskPage:
-    """List tasks, those that sessions have started included, newest first, without their answers.
-
-    A page may have fewer than `limit` tasks, or none, and still a `next_cursor`. Temporal lists a new task a moment
-    late.
-    """
-    return await services.tasks.list(tenant=caller.tenant, status=status, parent=parent, limit=limit, cursor=cursor)
+    """List tasks, those that sessions have started included, the latest activity first, without what came of them."""
+    query = IndexQuery(tenant=caller.tenant, task_status=status, parent=parent)
+    return await services.tasks.list(query, limit=limit, cursor=cursor)
 
 
 @router.get("/tasks/{id}", operation_id="get_task", responses=errors(*TASK))
@@ -92,12 +90,15 @@ async def get_task(services: ServicesDep, workflow_id: TaskId, wait_seconds: Wai
     operation_id="message_task",
     responses={**ACCEPTED, **errors(*TASK, "too-large", "queue-full", "session-ended")},
 )
-async def message_task(services: ServicesDep, workflow_id: TaskId, body: TaskMessage) -> JSONResponse:
+async def message_task(services: ServicesDep, audit: AuditDep, workflow_id: TaskId, body: TaskMessage) -> JSONResponse:
     """Send a task a further prompt; once this answers 202 it is safe. A task that has answered works again."""
-    return accepted(workflow_id, await services.tasks.message(workflow_id, body))
+    return accepted(workflow_id, await services.tasks.message(workflow_id, body, audit))
 
 
 @router.post("/tasks/{id}/cancel", status_code=202, operation_id="cancel_task", responses=errors(*TASK, "too-large"))
-async def cancel_task(services: ServicesDep, workflow_id: TaskId, body: CancelTask | None = None) -> Task:
+async def cancel_task(
+    services: ServicesDep, audit: AuditDep, workflow_id: TaskId, body: CancelTask | None = None
+) -> Task:
     """Cancel a task and all tasks below it, and end its session; one that has ended stays as it is."""
-    return await services.tasks.cancel(workflow_id, reason=body.reason if body else None)
+    async with audit.change("cancel_task", workflow_id):
+        return await services.tasks.cancel(workflow_id, reason=body.reason if body else None)

@@ -21,8 +21,7 @@ from turnkeeper.models.session.messages import Configure, SessionInput, configur
 from turnkeeper.models.session.queue.prompts import check_text
 from turnkeeper.models.session.task import CreateTask, PreparedTask
 from turnkeeper.models.session.tasks.sub_tasks import sub_task_id
-from turnkeeper.models.session.tasks.task_input import TaskInput, TextsToCondense
-from turnkeeper.models.session.tasks.task_note import DESCRIPTION_BYTES, MEMO_KEY, TaskNote
+from turnkeeper.models.session.tasks.task_input import DESCRIPTION_BYTES, MEMO_KEY, TaskInput, TaskNote, TextsToCondense
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.tasks.hand_off import TaskValidationWarning
 

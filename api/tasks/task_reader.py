@@ -12,14 +12,14 @@ from typing import Any
 
 from temporalio.client import WorkflowExecution, WorkflowExecutionDescription, WorkflowExecutionStatus
 
+from turnkeeper.api.history.approval_reader import ApprovalReader
 from turnkeeper.api.history.text_restorer import TextRestorer
+from turnkeeper.api.history.visible_sessions import visible_session
 from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.session_links import chat_url, session_links, session_path
 from turnkeeper.api.store_calls import seconds_from_now
 from turnkeeper.api.tasks.new_task import read_note
-from turnkeeper.api.tasks.task_approvals import TaskApprovals
-from turnkeeper.api.temporal.lists.visibility import visible_session
 from turnkeeper.api.temporal.session_reader import FINAL_STATUS_OF, SessionReader
 from turnkeeper.api.temporal.temporal_calls import call_temporal
 from turnkeeper.models.http_responses import Task, TaskResult
@@ -38,7 +38,6 @@ AGAIN_SECONDS = 1.0
 """The pause before the next read when no worker answered."""
 
 STUCK = "The task is stuck: a step keeps failing. Nothing is lost; it continues once the cause is fixed."
-SILENT = "No worker answers. The task goes on when one is back."
 CANCELLING = "The task is being cancelled."
 NEEDS_PERSON = "A tool call needs your approval."
 
@@ -47,7 +46,12 @@ class TaskReader:
     """Reads all tasks, by their ids. Methods raise `ProblemError`."""
 
     def __init__(
-        self, settings: Settings, reader: SessionReader, texts: TextRestorer, approvals: TaskApprovals, closing: Closing
+        self,
+        settings: Settings,
+        reader: SessionReader,
+        texts: TextRestorer,
+        approvals: ApprovalReader,
+        closing: Closing,
     ) -> None:
         self._settings = settings
         self._reader = reader
@@ -87,26 +91,15 @@ class TaskReader:
         until = seconds_from_now(self._reader.timeouts.restore)
         turns = await self._texts.restore_answers(workflow_id, state.messages, until=until)
         facts = await self._facts(description)
-        return await self._task(workflow_id, facts, state, turns[-1] if turns else None, with_answer=True)
+        return await self._task(workflow_id, facts, state, turns[-1] if turns else None)
 
-    async def forgotten(self, workflow_id: WorkflowId) -> Task | None:
-        """Return a task that Temporal no longer has, without its answer; `None` if the archive lost it too."""
-        try:
-            return await self._forgotten_task(workflow_id, with_answer=False)
-        except ProblemError as problem:
-            if problem.problem.status not in (404, 410):
-                raise
-            return None
-
-    async def _forgotten_task(self, workflow_id: WorkflowId, *, with_answer: bool = True) -> Task:
+    async def _forgotten_task(self, workflow_id: WorkflowId) -> Task:
         """Return a task that Temporal no longer has, as the archive has it. Raises 404 for a session that is none."""
         state = await self._reader.state(workflow_id, StateRequest(limit=1))
         view, until = state.session.task, seconds_from_now(self._reader.timeouts.restore)
         if view is None:
             raise problem("unknown-task", workflow_id=workflow_id)
-        turns = state.messages
-        if with_answer:
-            turns = await self._texts.restore_answers(workflow_id, turns, until=until)
+        turns = await self._texts.restore_answers(workflow_id, state.messages, until=until)
         facts: dict[str, Any] = {
             "task_id": session_id_of(workflow_id),
             "workflow_id": session_id_of(workflow_id),
@@ -114,28 +107,7 @@ class TaskReader:
             "parent": view.parent,
             "url": chat_url(self._settings, workflow_id),
         }
-        return await self._task(workflow_id, facts, state, turns[-1] if turns else None, with_answer=with_answer)
-
-    async def listed(self, execution: WorkflowExecution, *, until: float) -> Task | None:
-        """Return a task without its answer, for a list; `None` if it was deleted meanwhile.
-
-        If no worker answers by `until` (on the event loop's clock), only Temporal's own facts are returned.
-        """
-        try:
-            async with asyncio.timeout_at(until):
-                state = await self._reader.state(WorkflowId(execution.id), StateRequest(limit=1))
-                newest = state.messages[-1] if state.messages else None
-                facts = await self._facts(execution)
-                return await self._task(WorkflowId(execution.id), facts, state, newest, with_answer=False)
-        except TimeoutError:
-            return await self.without_state(execution, SILENT)
-        except ProblemError as problem:
-            if problem.problem.status == 404:
-                return None
-            if problem.problem.status != 504:
-                raise
-            is_stuck = problem.problem.type.endswith(":session-stuck")
-            return await self.without_state(execution, STUCK if is_stuck else SILENT)
+        return await self._task(workflow_id, facts, state, turns[-1] if turns else None)
 
     async def awaited(self, workflow_id: WorkflowId, *, seconds: float, is_due: Callable[[Task], bool]) -> Task:
         """Return a task once `is_due` returns true for it, or after about `seconds`."""
@@ -200,8 +172,6 @@ class TaskReader:
         facts: dict[str, Any],
         state: ConversationState,
         newest: ConversationMessage | None,
-        *,
-        with_answer: bool,
     ) -> Task:
         session = state.session
         status = task_status(
@@ -225,7 +195,7 @@ class TaskReader:
             created_at=session.created_at,
             updated_at=newest and (newest.agent_timestamp or newest.timestamp),
             approvals=approvals,
-            result=self._result(workflow_id, state, newest, with_answer=with_answer) if is_final else None,
+            result=self._result(workflow_id, state, newest) if is_final else None,
             error=newest.error if newest and is_final else None,
             error_type=newest.error_type if newest and is_final else None,
         )
@@ -251,15 +221,13 @@ class TaskReader:
         workflow_id: WorkflowId,
         state: ConversationState,
         newest: ConversationMessage | None,
-        *,
-        with_answer: bool,
     ) -> TaskResult:
         answer = newest and newest.agent_message
         why_not = newest.error if newest else None
         view = state.session.task
         return TaskResult(
             summary=summary_of_answer(answer or why_not or "") or None,
-            answer=answer if with_answer else None,
+            answer=answer,
             findings=view and view.findings,
             usage=state.session.usage,
             transcript_url=self._transcript_url(workflow_id),

@@ -1,20 +1,20 @@
 """Creating, reading and cancelling tasks (TSK-1 to TSK-4). The rules are in `models`."""
 
 import asyncio
-from collections.abc import MutableSequence, Sequence
-from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 
-from temporalio.client import WorkflowExecution
-
+from turnkeeper.api.audit import RequestAudit, field_names
 from turnkeeper.api.bodies import TaskMessage
-from turnkeeper.api.history.index_cursors import BEGINNING, index_cursor, index_position
+from turnkeeper.api.callers import Caller
+from turnkeeper.api.history.session_lists import SessionLists, parent_of
 from turnkeeper.api.history.transcript_reader import TranscriptReader
 from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.prompts.prompt_sender import PromptSender, new_prompt
+from turnkeeper.api.session_limits import Starts
 from turnkeeper.api.session_links import chat_url, session_links
-from turnkeeper.api.store_calls import seconds_from_now
-from turnkeeper.api.tasks.forgotten_tasks import ForgottenTasks
+from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.tasks.new_task import (
     new_task_id,
     note_of,
@@ -22,35 +22,30 @@ from turnkeeper.api.tasks.new_task import (
     request_digest,
     task_input,
 )
-from turnkeeper.api.tasks.task_preparer import TaskPreparer
 from turnkeeper.api.tasks.task_reader import CANCELLING, TaskReader
-from turnkeeper.api.temporal.lists.listing import list_task_executions
 from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.models.http_responses import Task, TaskPage, TaskReceipt
-from turnkeeper.models.ids import WorkflowId, session_id_of, sibling_id
+from turnkeeper.models.ids import WorkflowId, session_id_of, sibling_id, workflow_id
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.queue.prompts import check_text
-from turnkeeper.models.session.task import CreateTask, PreparedTask
-from turnkeeper.models.session.tasks.task_note import MEMO_KEY, TaskNote
+from turnkeeper.models.session.task import CreateTask, PreparedTask, policy_of, prepare_task
+from turnkeeper.models.session.tasks.task_input import MEMO_KEY, TaskNote
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.models.transcript.task_view import FINAL, TaskStatus
+from turnkeeper.models.tasks.history_policy import HistoryPolicy
+from turnkeeper.models.tasks.inheritance import MAX_PAGES, Inheritance
+from turnkeeper.models.transcript.task_view import TaskStatus
 from turnkeeper.stores.database.database import StoreUnavailableError
-from turnkeeper.stores.session_index import IndexPosition, position_of
+from turnkeeper.stores.session_index import IndexedSession, IndexQuery
+from turnkeeper.stores.stores import Stores
+from turnkeeper.stores.tasks.bm25 import rank
+from turnkeeper.stores.tasks.hand_off import store_hand_off
 
 CANCEL_SECONDS = 1.5
 """How long a cancellation waits for the task to end."""
 
-STATUS_SECONDS = 1.0
-"""How long the receipt of a repeated request waits for a worker's answer."""
-
-LIST_SECONDS = 5.0
-
-READS_AT_ONCE = 8
-"""How many tasks of a list are read concurrently."""
-
-MAX_SCANNED = 200
-"""How many tasks one list request reads; then it returns a cursor."""
+MAX_TURNS = 200
+"""Turns of the first page that is read for a task that inherits its parent's conversation."""
 
 
 class Tasks:
@@ -63,39 +58,68 @@ class Tasks:
         sessions: SessionCommands,
         sender: PromptSender,
         transcripts: TranscriptReader,
-        preparer: TaskPreparer,
+        stores: Stores,
+        lists: SessionLists,
         task_reader: TaskReader,
-        forgotten: ForgottenTasks,
     ) -> None:
         self._settings = settings
         self._reader = reader
         self._sessions = sessions
         self._sender = sender
         self._transcripts = transcripts
-        self._preparer = preparer
+        self._stores = stores
+        self._lists = lists
         self._tasks = task_reader
-        self._forgotten = forgotten
 
     # ---- creating
 
     async def prepare(self, task: CreateTask, *, tenant: str) -> PreparedTask:
-        """Return the first prompt of a task and what was changed; nothing is started."""
-        return await self._preparer.prepare(task, tenant=tenant)
+        """Return the first prompt of a task and what was changed; nothing is started. A parent is one of `tenant`."""
+        parent, presets = task.parent_to_inherit_from, self._settings.hand_off
+        policy = policy_of(task, presets, inherits=parent is not None)
+        inherited = await self._inheritance(workflow_id(parent, tenant=tenant), policy) if parent else None
+        # In a thread: ranking hundreds of messages takes tens of milliseconds.
+        prepare = partial(prepare_task, task, now=datetime.now(UTC), inherited=inherited, presets=presets, rank=rank)
+        prepared = await asyncio.to_thread(prepare) if policy.ranks else prepare()
+        if task.parent and not parent:
+            await self._reader.describe(workflow_id(task.parent, tenant=tenant))
+        return prepared
 
-    async def create(self, task: CreateTask, *, tenant: str, user: str | None) -> TaskReceipt:
-        """Start a task of `user`. The same `idempotency_key` returns the same task; for another request it is a 409."""
-        workflow_id = new_task_id(task, tenant=tenant)
+    async def _inheritance(self, parent: WorkflowId, policy: HistoryPolicy) -> Inheritance:
+        """Return the latest messages of a session that `policy` inherits, from at most `MAX_PAGES` pages."""
+        inherited, before = Inheritance(policy), None
+        for _ in range(MAX_PAGES):
+            # Most turns have messages of all roles. Otherwise the next page is as large as possible.
+            limit = None if before else min(policy.max_read, MAX_TURNS)
+            page = await self._transcripts.page(parent, before=before, limit=limit)
+            inherited = inherited.with_older(page.messages, has_older=page.has_more)
+            if inherited.is_enough:
+                break
+            before = page.messages[0].id
+        return inherited
+
+    async def create(self, task: CreateTask, audit: RequestAudit) -> TaskReceipt:
+        """Start a task. The same `idempotency_key` returns the same task; for another request it is a 409."""
+        workflow_id = new_task_id(task, tenant=audit.caller.tenant)
+        fields = field_names(task, without=("description", "idempotency_key"))
+        starts: Starts = "unless it exists" if task.idempotency_key else "new"
+        async with audit.change("create_task", workflow_id, fields=fields, starts=starts):
+            return await self._create(workflow_id, task, audit.caller)
+
+    async def _create(self, workflow_id: WorkflowId, task: CreateTask, caller: Caller) -> TaskReceipt:
         if task.idempotency_key:
             receipt = await self._created_before(workflow_id, task)
             if receipt:
                 return receipt
             await self._transcripts.raise_if_id_was_used(workflow_id)
-        prepared = await self.prepare(task, tenant=tenant)
+        prepared = await self.prepare(task, tenant=caller.tenant)
         parent = sibling_id(task.parent, of=workflow_id) if task.parent else None
-        prepared, to_condense = await self._preparer.store(prepared, workflow_id=workflow_id, parent=parent)
+        prepared, to_condense = await store_hand_off(
+            self._stores.blobs, prepared, task_id=workflow_id, parent_id=parent
+        )
         note = note_of(task, prepared)
         start = task_input(
-            task, prepared, to_condense=to_condense, workflow_id=workflow_id, user=user, settings=self._settings
+            task, prepared, to_condense=to_condense, workflow_id=workflow_id, user=caller.user, settings=self._settings
         )
         try:
             await self._sessions.start(
@@ -123,12 +147,16 @@ class Tasks:
         note = await read_note(description)
         if note is None or note.digest != request_digest(task):
             raise problem("idempotency-key-reused", key=task.idempotency_key or "")
-        return self._receipt(workflow_id, note, await self._status_of(description))
+        return self._receipt(workflow_id, note, await self._status_of(workflow_id))
 
-    async def _status_of(self, execution: WorkflowExecution) -> TaskStatus:
-        """Return a task's status; if no worker answers in time, an open one counts as working."""
-        task = await self._tasks.listed(execution, until=seconds_from_now(STATUS_SECONDS))
-        return task.status if task else "cancelled"
+    async def _status_of(self, workflow_id: WorkflowId) -> TaskStatus:
+        """Return a task's status in the index; without it, an open one counts as working."""
+        try:
+            finding = self._stores.index.find(workflow_id)
+            row = await read_store(finding, until=seconds_from_now(self._reader.timeouts.restore))
+        except StoreUnavailableError:
+            return "working"
+        return row.task_status or "working" if row else "working"
 
     def _receipt(self, workflow_id: WorkflowId, note: TaskNote, status: TaskStatus) -> TaskReceipt:
         links = session_links(self._settings, workflow_id, namespace=self._reader.client.namespace)
@@ -152,97 +180,38 @@ class Tasks:
             )
         return await self._tasks.task(workflow_id)
 
-    async def list(
-        self,
-        *,
-        tenant: str,
-        status: TaskStatus | None = None,
-        parent: str | None = None,
-        limit: int = 20,
-        cursor: str | None = None,
-    ) -> TaskPage:
-        """Return a page of the tenant's tasks, at most `limit`, without their answers.
+    async def list(self, query: IndexQuery, *, limit: int, cursor: str | None = None) -> TaskPage:
+        """Return a page of tasks, those with the latest activity first, as the index has them."""
+        rows, next_cursor = await self._lists.rows(replace(query, is_task=True), limit=limit, cursor=cursor)
+        return TaskPage(tasks=[self._listed(row) for row in rows], next_cursor=next_cursor)
 
-        The newest are first; those that Temporal no longer has follow, by their last activity.
-
-        A page can have fewer tasks and a `next_cursor`: at most `MAX_SCANNED` tasks are read for it, in about
-        `LIST_SECONDS`.
-        """
-        matches, scanned, until = list[Task](), 0, seconds_from_now(LIST_SECONDS)
-        # A closed session is never working.
-        is_open = status is not None and status not in FINAL
-        add_forgotten = partial(
-            self._add_forgotten, matches, tenant=tenant, status=status, parent=parent, limit=limit, until=until
+    def _listed(self, row: IndexedSession) -> Task:
+        session_id = session_id_of(row.session_id)
+        links = session_links(self._settings, row.session_id, namespace=self._reader.client.namespace)
+        return Task(
+            task_id=session_id,
+            workflow_id=session_id,
+            title=row.title,
+            status=row.task_status or "working",
+            status_message=row.message,
+            percent=row.percent,
+            parent=parent_of(row),
+            created_at=row.started_at,
+            updated_at=row.last_activity_at,
+            url=chat_url(self._settings, row.session_id),
+            temporal_url=links.temporal,
+            context=row.hand_off,
         )
-        after = index_position(cursor)
-        if after is not None:
-            return TaskPage(tasks=matches, next_cursor=await add_forgotten(after=after))
-        while True:
-            executions, cursor = await list_task_executions(
-                self._reader.client,
-                self._reader.timeouts,
-                tenant=tenant,
-                parent=parent,
-                is_open=is_open,
-                page_size=limit - len(matches),
-                cursor=cursor,
-            )
-            scanned += len(executions)
-            tasks = await self._read_all(executions, until=until)
-            matches += [task for task in tasks if status is None or task.status == status]
-            is_over = scanned >= MAX_SCANNED or seconds_from_now(0) >= until
-            if cursor is None and not is_open:
-                with suppress(StoreUnavailableError):  # Temporal's list is complete without them
-                    cursor = await add_forgotten(after=None)
-                return TaskPage(tasks=matches, next_cursor=cursor)
-            if cursor is None or len(matches) >= limit or is_over:
-                return TaskPage(tasks=matches, next_cursor=cursor)
-
-    async def _add_forgotten(
-        self,
-        matches: MutableSequence[Task],
-        *,
-        tenant: str,
-        status: TaskStatus | None,
-        parent: str | None,
-        limit: int,
-        after: IndexPosition | None,
-        until: float,
-    ) -> str | None:
-        """Add tasks that Temporal no longer has to a page; return the cursor of the next one."""
-        scanned = 0
-        while True:
-            rows, following = await self._forgotten.batch(tenant=tenant, parent=parent, after=after)
-            for row in rows:
-                if len(matches) >= limit or scanned >= MAX_SCANNED or seconds_from_now(0) >= until:
-                    return index_cursor(after or BEGINNING)
-                task = await self._tasks.forgotten(row.session_id)
-                if task and status in (None, task.status):
-                    matches.append(task)
-                scanned, after = scanned + 1, position_of(row)
-            if following is None:
-                return None
-            after = following
-            if seconds_from_now(0) >= until:
-                return index_cursor(after)
-
-    async def _read_all(self, executions: Sequence[WorkflowExecution], *, until: float) -> Sequence[Task]:
-        slots = asyncio.Semaphore(READS_AT_ONCE)
-
-        async def read(execution: WorkflowExecution) -> Task | None:
-            async with slots:
-                return await self._tasks.listed(execution, until=until)
-
-        return [task for task in await asyncio.gather(*map(read, executions)) if task]
 
     # ---- changing
 
-    async def message(self, workflow_id: WorkflowId, message: TaskMessage) -> str:
+    async def message(self, workflow_id: WorkflowId, message: TaskMessage, audit: RequestAudit) -> str:
         """Send a task a further prompt, and return its id; a completed task starts working again."""
-        check_text(message.text, limits=Limits(), field="text")
-        await self._tasks.describe(workflow_id)
         prompt = new_prompt(message.text, message_id=message.id, mode=message.mode)
-        return await self._sender.send(workflow_id, prompt)
+        async with audit.change("message_task", workflow_id, message_id=prompt.id):
+            check_text(message.text, limits=Limits(), field="text")
+            await self._tasks.describe(workflow_id)
+            return await self._sender.send(workflow_id, prompt)
 
     async def cancel(self, workflow_id: WorkflowId, *, reason: str | None = None) -> Task:
         """Cancel a task and all tasks below it, and return it after a moment; an ended one stays as it is."""

@@ -149,6 +149,7 @@ class SessionCommands:
                 model=start.model,
                 preview=preview_of(text) if text else None,
                 parent=task_parent(start.task) if start.task else None,
+                task_status="working" if start.task else None,
                 hand_off=start.task.report if start.task else None,
             )
         )

@@ -34,6 +34,5 @@ def _line(entry: AuditEntry) -> str:
     who = f"{entry.user} ({entry.caller})" if entry.user else entry.caller
     ids = (entry.workflow_id, entry.message_id, entry.call_id, entry.key_id)
     what = " ".join(filter(None, (entry.action, *ids, *entry.fields)))
-    outcome = texts.AUDIT_REPEATED if entry.repeats else texts.AUDIT_OUTCOME[entry.outcome]
     status = f" {entry.status}" if entry.outcome in ("refused", "failed") else ""
-    return f"{entry.at:%Y-%m-%d %H:%M:%S}  {who}  {what}  {outcome}{status}"
+    return f"{entry.at:%Y-%m-%d %H:%M:%S}  {who}  {what}  {texts.AUDIT_OUTCOME[entry.outcome]}{status}"

@@ -4,7 +4,7 @@ import json
 import unicodedata
 from collections.abc import Mapping
 
-from turnkeeper.models.invalid_values import counted
+from turnkeeper.models.texts.counted import counted
 from turnkeeper.models.transcript.conversation import TurnMetrics
 from turnkeeper.models.transcript.trajectory import Usage, dollars
 

@@ -1,6 +1,6 @@
 """All texts of the terminal client. `str.format` fills in `{names}`."""
 
-from turnkeeper.models.invalid_values import counted
+from turnkeeper.models.texts.counted import counted
 from turnkeeper.models.transcript.conversation import SessionStatus
 from turnkeeper.models.transcript.task_view import TaskStatus
 
@@ -51,7 +51,6 @@ FILE_UNWRITABLE = "{path} can't be written: {reason}."
 
 NO_AUDIT = "Nothing was changed."
 AUDIT_OUTCOME = {"accepted": "accepted", "refused": "refused", "failed": "failed", "unknown": "outcome unknown"}
-AUDIT_REPEATED = "repeated"
 
 # ---- start and end of a chat
 

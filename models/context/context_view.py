@@ -6,8 +6,7 @@ from typing import Literal
 
 from turnkeeper.models.as_of import Stamp
 from turnkeeper.models.context.model_context import ModelContext
-from turnkeeper.models.context.model_view import ModelView
-from turnkeeper.models.context.request_size import head_tokens, system_tokens, tools_tokens
+from turnkeeper.models.context.model_view import ModelView, head_tokens, system_tokens, tools_tokens
 from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.tokens import tokens_of
 from turnkeeper.models.transcript.model_call import RequestHead, ServerText, offered_tools
@@ -119,9 +118,9 @@ def context_view(
         reported_tokens=context.reported_tokens,
         fixed=fixed,
         summary=_summary(view),
-        messages_awaiting_summary=sum(len(entry.messages) for entry in context.waiting),
-        summaries_failed=context.summaries_failed,
-        messages_given_up=context.given_up,
+        messages_awaiting_summary=sum(len(entry.messages) for entry in context.evicted.entries),
+        summaries_failed=context.evicted.summaries_failed,
+        messages_given_up=context.evicted.given_up,
         absent_tool_servers=list(absent),
         turns=_turns(context, transcript, range(first, end + 1)),
         has_more=first > 1,

@@ -11,25 +11,25 @@ too. The transcript never changes.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
 from pydantic import BeforeValidator
 
 from turnkeeper.models.bounds import bound_json
+from turnkeeper.models.context.evicted import Evicted, EvictedState
+from turnkeeper.models.context.eviction import Eviction
 from turnkeeper.models.context.left_out import messages_to_summarise
-from turnkeeper.models.context.model_view import Eviction, ModelView, ViewState
-from turnkeeper.models.context.request_size import head_tokens
-from turnkeeper.models.context.summary import EVICTED_A_SUMMARY, FILES_CHARS, SUMMARY_CHARS, carries_text, next_summary
-from turnkeeper.models.context.view_entries import ViewEntry, ViewRef, detached, restored, texts_of
+from turnkeeper.models.context.model_view import ModelView, ViewState, head_tokens
+from turnkeeper.models.context.summary import FILES_CHARS, SUMMARY_CHARS, next_summary
+from turnkeeper.models.context.view_entries import ViewEntry, texts_of
 from turnkeeper.models.context.window import ConversationHistoryConfig, no_room_warning
 from turnkeeper.models.tokens import CHARS_PER_TOKEN, tokens_of
 from turnkeeper.models.transcript.conversation import ContextSize, ConversationMessage
 from turnkeeper.models.transcript.model_call import ModelMessage, RequestHead, SummaryOutcome
 from turnkeeper.models.transcript.trajectory import Usage
 from turnkeeper.models.transcript.transcript import Transcript
-from turnkeeper.models.wire import Compact, Items, few_keys
+from turnkeeper.models.wire import Compact, few_keys
 
 
 class ReportedSize(Compact):
@@ -55,17 +55,10 @@ MAX_CUT = 10_000
 """Maximum items of `ContextState.cut`; the view refers to fewer turns."""
 
 
-class ContextState(Compact):
+class ContextState(EvictedState):
     """The carried part of a context (SES-14)."""
 
     view: ViewState = ViewState()
-    waiting: Items[ViewRef] = []
-    """Evicted entries that are in no summary yet, oldest first."""
-    evicted_since: int = 0
-    """Messages evicted since the last attempt at a summary."""
-    summaries_failed: int = 0
-    given_up: int = 0
-    """Messages that no summary will contain, since too many were waiting."""
     cut: Annotated[dict[int, int], BeforeValidator(partial(few_keys, max_keys=MAX_CUT))] = {}
     """Evicted characters of turns that the model still sees in part, by turn number."""
     limit: LearnedLimit | None = None
@@ -73,14 +66,6 @@ class ContextState(Compact):
     reported: ReportedSize | None = None
     limit_warned: bool = False
     """Whether the warning that the view approaches its cap was given in this segment."""
-
-
-@dataclass(frozen=True)
-class EvictionCounts:
-    """Numbers of messages that were evicted, and that will be in no summary, since the last call."""
-
-    evicted: int
-    given_up: int
 
 
 class ModelContext:
@@ -101,20 +86,18 @@ class ModelContext:
         self._transcript = transcript
         self._on_change = on_change
         self.view = ModelView(state.view, transcript)
-        self._waiting = [restored(ref, transcript) for ref in state.waiting]
+        self.evicted = Evicted(state, transcript)
         self._warned_segment = state.view.segment if state.limit_warned else 0
         self._rest = state.model_copy(update={"view": ViewState(), "waiting": []})
-        """The rest of the carried state; `state` adds the view, the waiting entries and `limit_warned`."""
+        """The rest of the carried state; `state` adds the view, what was evicted, and `limit_warned`."""
         self._request_size: ReportedSize | None = None
-        self._eviction_counts = EvictionCounts(0, 0)
         self._room_warned: ConversationHistoryConfig | None = None
 
     @property
     def state(self) -> ContextState:
-        waiting = [entry.ref for entry in self._waiting]
-        return self._rest.model_copy(
-            update={"view": self.view.state, "waiting": waiting, "limit_warned": self._limit_warned}
-        )
+        warned = self._warned_segment == self.view.segment
+        update = {"view": self.view.state, "limit_warned": warned, **dict(self.evicted.state)}
+        return self._rest.model_copy(update=update)
 
     def _update(self, **update: object) -> None:
         self._rest = self._rest.model_copy(update=update)
@@ -131,27 +114,13 @@ class ModelContext:
         return self._rest.cut
 
     @property
-    def given_up(self) -> int:
-        """Number of messages that no summary will contain, since too many were waiting."""
-        return self._rest.given_up
-
-    @property
-    def summaries_failed(self) -> int:
-        return self._rest.summaries_failed
-
-    @property
     def limit(self) -> LearnedLimit | None:
         return self._rest.limit
 
     @property
     def carried_bytes(self) -> int:
         """JSON bytes of the carried state, with the view."""
-        return self.view.carried_bytes + _bytes_of(self._waiting)
-
-    @property
-    def waiting(self) -> Sequence[ViewEntry]:
-        """Evicted entries for the next summary, oldest first."""
-        return self._waiting
+        return self.view.carried_bytes + self.evicted.carried_bytes
 
     # ---- turns
 
@@ -159,19 +128,15 @@ class ModelContext:
         """Append the prompt of `turn`, the newest one, in place of the turn that it retries, if it retries one."""
         number = self._transcript.count
         if retried:
-            self._drop_waiting(number - 1)
+            self.evicted.drop(number - 1)
         self._count_cut(self.view.begin_turn(turn, number=number, retried=retried))
 
     def end_turn(self, turn: ConversationMessage) -> None:
         """Append a note if `turn`, the newest one, has no answer; replace it if the vendor refused it (CTX-7)."""
         number = self._transcript.count
         if turn.error_type == "refusal":
-            self._drop_waiting(number)
+            self.evicted.drop(number)
         self._count_cut(self.view.end_turn(turn, number=number))
-
-    def _drop_waiting(self, number: int) -> None:
-        """Leave the evicted entries of a turn that is replaced out of the next summary."""
-        self._waiting = [entry for entry in self._waiting if entry.ref.number != number]
 
     # ---- its size
 
@@ -212,7 +177,7 @@ class ModelContext:
         learned = self.max_tokens(config, model=model)
         self._update(limit=LearnedLimit(tokens=min(limit, learned or limit), model=model, config=config))
         segment = self.view.segment
-        self._shorten_prompt(max_chars)
+        self._add_cut(self.view.shorten_prompt(max_chars // 2, running_turn=self._running_turn))
         self._add_cut(self.view.shorten(max_chars, running_turn=self._running_turn, first_n=config.preserve_first_n))
         self._shrink(config, max_chars)
         if self.view.segment == segment:
@@ -229,15 +194,11 @@ class ModelContext:
         if self.limit and limit is not None and tokens > limit:
             self._update(limit=self.limit.model_copy(update={"tokens": tokens}))
 
-    def _shorten_prompt(self, max_chars: int) -> None:
-        """Leave the conversation half of `max_chars`: else a prompt with large attachments would evict all of it."""
-        self._add_cut(self.view.shorten_prompt(max_chars // 2, running_turn=self._running_turn))
-
     def _add_cut(self, cut: dict[int, int]) -> None:
         self._update(cut=dict(Counter(self.cut) + Counter(cut)))
 
     def _shrink(self, window: ConversationHistoryConfig, max_chars: int) -> None:
-        reserve = min(SUMMARY_CHARS, max_chars // 4) if self._awaits_summary(window) else 0
+        reserve = min(SUMMARY_CHARS, max_chars // 4) if window.summarize_on_trim and self.view.summary is None else 0
         eviction = self.view.shrink(
             max_chars - reserve, running_turn=self._running_turn, first_n=window.preserve_first_n
         )
@@ -250,7 +211,7 @@ class ModelContext:
         If messages and `head` exceed the learned limit of the `model`, messages are evicted down to two thirds of what
         it leaves (CTX-7).
         """
-        reserve = 1 if self._awaits_summary(config) else 0
+        reserve = 1 if config.summarize_on_trim and self.view.summary is None else 0
         eviction = self.view.evict_over_cap(config, running_turn=self._running_turn, reserve=reserve)
         if eviction:
             self._note(eviction, config)
@@ -259,13 +220,9 @@ class ModelContext:
             max_tokens = max(0, limit - head_tokens(head))
             if self.view.estimated_tokens > max_tokens:
                 max_chars = max_tokens * CHARS_PER_TOKEN * 2 // 3
-                self._shorten_prompt(max_chars)
+                self._add_cut(self.view.shorten_prompt(max_chars // 2, running_turn=self._running_turn))
                 self._shrink(config, max_chars)
         self.evict_over_bytes(config, max_bytes=max_bytes)
-
-    def _awaits_summary(self, window: ConversationHistoryConfig) -> bool:
-        """Return whether an eviction must leave room for a first summary."""
-        return window.summarize_on_trim and self.view.summary is None
 
     def evict_over_bytes(self, window: ConversationHistoryConfig, *, max_bytes: int) -> None:
         """Evict the oldest messages, except head and summary, if the view has more than `max_bytes` (SES-15).
@@ -277,12 +234,7 @@ class ModelContext:
         )
         if eviction:
             self._note(eviction, window)
-        self._bound_waiting(max_bytes * 5 // 4 - self.view.carried_bytes)
-
-    def pop_eviction_counts(self) -> EvictionCounts:
-        """Return the counts since the last call, and reset them."""
-        counts, self._eviction_counts = self._eviction_counts, EvictionCounts(0, 0)
-        return counts
+        self.evicted.bound(max_bytes * 5 // 4 - self.view.carried_bytes)
 
     def size(self, config: ConversationHistoryConfig, *, model: str) -> ContextSize:
         """Return the size of the model view, and its cap."""
@@ -297,15 +249,10 @@ class ModelContext:
     def pop_limit_warning(self, window: ConversationHistoryConfig) -> bool:
         """Return whether to warn that the view has passed 80 % of the cap of `window`: once a segment (CTX-6)."""
         cap, segment = window.max_messages, self.view.segment
-        if self._limit_warned or not _is_near(self.view.message_count, cap):
+        if self._warned_segment == segment or not _is_near(self.view.message_count, cap):
             return False
         self._warned_segment = segment
         return True
-
-    @property
-    def _limit_warned(self) -> bool:
-        """Whether the warning that the view approaches its cap was given in this segment."""
-        return self._warned_segment == self.view.segment
 
     def pop_room_warning(self, window: ConversationHistoryConfig) -> str | None:
         """Return a warning, once per window, if its settings leave no room: it moves with every message (CTX-2)."""
@@ -317,25 +264,7 @@ class ModelContext:
     def _note(self, eviction: Eviction, window: ConversationHistoryConfig) -> None:
         """Keep evicted entries for a summary, if summaries are on, and count what turns have lost."""
         self._count_cut(eviction.entries)
-        self._count_evicted(evicted=eviction.evicted)
-        if window.summarize_on_trim:
-            self._update(evicted_since=self._rest.evicted_since + eviction.evicted)
-            self._waiting = sorted([*self._waiting, *eviction.entries], key=_place_of)  # a prompt may follow its steps
-        else:
-            self._update(evicted_since=0)
-            self._waiting = []
-
-    def _count_evicted(self, *, evicted: int = 0, given_up: int = 0) -> None:
-        counts = self._eviction_counts
-        self._eviction_counts = EvictionCounts(counts.evicted + evicted, counts.given_up + given_up)
-
-    def _bound_waiting(self, max_bytes: int) -> None:
-        waiting_bytes = _bytes_of(self._waiting)
-        while waiting_bytes > max_bytes:
-            oldest = self._waiting.pop(0)
-            waiting_bytes -= oldest.carried_bytes
-            self._update(given_up=self.given_up + len(oldest.messages))
-            self._count_evicted(given_up=len(oldest.messages))
+        self.evicted.add(eviction, keeps=window.summarize_on_trim)
 
     def _count_cut(self, evicted: Iterable[ViewEntry]) -> None:
         cut, seen = Counter(self.cut), {entry.ref.number for entry in self.view.entries}
@@ -345,26 +274,12 @@ class ModelContext:
 
     # ---- summaries
 
-    def is_summary_due(self, config: ConversationHistoryConfig) -> bool:
-        """Return whether to summarise now: enough messages were evicted since the last summary, with text (CTX-5)."""
-        enough = config.summarize_on_trim and self._rest.evicted_since >= EVICTED_A_SUMMARY
-        return enough and carries_text(message for entry in self._waiting for message in entry.messages)
-
     def messages_to_summarise(self) -> list[ModelMessage]:
         """Return the content of the next summary: the earlier summary, if any, and the messages evicted since."""
         earlier = self.view.summary_entry
         prompts = {entry.ref.number: entry.messages[0].content for entry in self.view.entries if entry.is_prompt}
-        evicted = messages_to_summarise(self._waiting, prompts)
+        evicted = messages_to_summarise(self.evicted.entries, prompts)
         return [*earlier.messages, *evicted] if earlier else evicted
-
-    def begin_summary(self) -> list[ViewEntry]:
-        """Return the entries to summarise now, and restart the count of evictions."""
-        self._update(evicted_since=0)
-        return list(self._waiting)
-
-    def note_failed_summary(self) -> None:
-        """Count a failed summary; its messages wait for the next one."""
-        self._update(summaries_failed=self.summaries_failed + 1)
 
     def insert_summary(self, outcome: SummaryOutcome, *, of: Sequence[ViewEntry], view_bytes: int) -> None:
         """Insert a summary of the evicted entries `of`, which replaces the earlier summary too (CTX-5).
@@ -381,8 +296,7 @@ class ModelContext:
             turns=(entry.ref.number for entry in of),
             files_chars=min(FILES_CHARS, max_bytes // 3),
         )
-        summarised = set(map(_place_of, of))
-        self._waiting = [entry for entry in self._waiting if _place_of(entry) not in summarised]
+        self.evicted.remove(of)
         self.view.insert_summary(summary)
         self._on_change()
 
@@ -390,20 +304,12 @@ class ModelContext:
 
     def texts_of(self, turns: Iterable[ConversationMessage], *, inline_bytes: int) -> list[str]:
         """Return the texts to store before all entries of `turns` are detached."""
-        return texts_of([*self.view.entries, *self._waiting], turns, inline_bytes=inline_bytes)
+        return texts_of([*self.view.entries, *self.evicted.entries], turns, inline_bytes=inline_bytes)
 
     def detach(self, turn: ConversationMessage, *, steps_before: int | None = None, inline_bytes: int) -> None:
         """Detach all entries of `turn`, see `model_view.detached`."""
         self.view.detach(turn, steps_before=steps_before, inline_bytes=inline_bytes)
-        self._waiting = detached(self._waiting, turn, steps_before=steps_before, inline_bytes=inline_bytes)
-
-
-def _place_of(entry: ViewEntry) -> tuple[int, int]:
-    return entry.ref.number, -1 if entry.ref.step is None else entry.ref.step
-
-
-def _bytes_of(entries: Iterable[ViewEntry]) -> int:
-    return sum(entry.carried_bytes for entry in entries)
+        self.evicted.detach(turn, steps_before=steps_before, inline_bytes=inline_bytes)
 
 
 def _is_near(message_count: int, cap: int) -> bool:

@@ -21,13 +21,13 @@ Every message is rendered, measured and hashed once, when it is appended; a requ
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
-from itertools import accumulate, groupby
+from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
+from turnkeeper.models.context.eviction import Eviction, head_of, leaving_of, permanent_of, tail_of
 from turnkeeper.models.context.left_out import arranged, notes_between, summary_entry
 from turnkeeper.models.context.shortening import max_text_chars, name_largest_attachments
 from turnkeeper.models.context.summary import Summary
@@ -40,7 +40,8 @@ from turnkeeper.models.context.view_entries import (
     text_lengths,
 )
 from turnkeeper.models.context.window import ConversationHistoryConfig, eviction_config
-from turnkeeper.models.tokens import tokens_of
+from turnkeeper.models.tokens import count_chars, estimate_tokens, tokens_of
+from turnkeeper.models.transcript.attachments import estimated_chars
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, ProviderState, RequestHead
 from turnkeeper.models.transcript.notes import REFUSED_PROMPT, closing_text, earlier_try_note, ending_note
@@ -57,9 +58,6 @@ MAX_NOTES = 2
 MIN_ROOM_FOR_ENDING = 10
 """The last turn of the head keeps its answer if the window has this much room beside head and tail."""
 
-MAX_ENDING_CHARS = 4_000
-"""And if the answer is no longer than this."""
-
 
 class ViewState(Compact):
     """The carried part of a view: the origins of its entries, the summary, and its segment's number, from 1."""
@@ -67,14 +65,6 @@ class ViewState(Compact):
     entries: Annotated[Items[ViewRef], Field(max_length=MAX_CARRIED_ITEMS)] = []
     summary: Summary | None = None
     segment: int = 1
-
-
-@dataclass(frozen=True)
-class Eviction:
-    """The entries that were evicted, oldest first, and the number of their messages."""
-
-    entries: list[ViewEntry]
-    evicted: int
 
 
 class ModelView:
@@ -217,8 +207,8 @@ class ModelView:
             return None
         preserved = config.preserve_first_n + config.preserve_last_n
         has_room = config.max_messages - preserved >= MIN_ROOM_FOR_ENDING
-        head = self._head(config.preserve_first_n, keeps_answer=has_room)
-        permanent = self._permanent(running_turn, {*head, *self._tail(config.preserve_last_n)})
+        head = head_of(self._entries, config.preserve_first_n, keeps_answer=has_room)
+        permanent = permanent_of(self._entries, running_turn, {*head, *tail_of(self._entries, config.preserve_last_n)})
         count = sum(len(entry.messages) for entry in self._entries)
         room = eviction_config(config).max_messages - MAX_NOTES - (1 if self.summary else reserve)
         return self._evict(count - room, permanent, size=lambda entry: len(entry.messages))
@@ -231,10 +221,10 @@ class ModelView:
         """
         if self.carried_bytes <= max_bytes:
             return None
-        head = self._head(first_n)
+        head = head_of(self._entries, first_n)
         sizes = accumulate(self._entries[index].carried_bytes for index in head)
         fitting = head[: max(sum(size <= max_bytes // 4 for size in sizes), min(1, first_n))]
-        permanent = self._permanent(running_turn, set(fitting), keeps_last=False)
+        permanent = permanent_of(self._entries, running_turn, set(fitting), keeps_last=False)
         return self._evict(self.carried_bytes - max_bytes // 2, permanent, size=lambda entry: entry.carried_bytes)
 
     def shrink(self, max_chars: int, *, running_turn: str, first_n: int) -> Eviction | None:
@@ -244,7 +234,7 @@ class ModelView:
         """
         segment, evicted = self.segment, list[ViewEntry]()
         while self.chars > max_chars:  # again if the notes about an eviction are too long
-            permanent = self._permanent(running_turn, set(self._head(first_n)))
+            permanent = permanent_of(self._entries, running_turn, set(head_of(self._entries, first_n)))
             eviction = self._evict(self.chars - max_chars, permanent, size=lambda entry: entry.chars)
             if eviction is None:
                 break
@@ -258,7 +248,7 @@ class ModelView:
         The longest texts are shortened first; the running turn's user message and the summary stay whole. Returns the
         number of removed characters by turn number. Call it only before a new segment: it changes the prefix.
         """
-        permanent = sorted(self._permanent(running_turn, set(self._head(first_n))))
+        permanent = sorted(permanent_of(self._entries, running_turn, set(head_of(self._entries, first_n))))
         chars = sum(self._entries[index].chars for index in permanent)
         chars += self.summary_entry.chars if self.summary_entry else 0
         if chars <= max_chars:
@@ -336,67 +326,14 @@ class ModelView:
         """What the model reads: the entries, the notes between them, and the summary."""
 
     def _evict(self, excess: int, permanent: set[int], *, size: Callable[[ViewEntry], int]) -> Eviction | None:
-        """Evict the oldest entries, except `permanent` ones, until `excess` of their sizes is gone, if possible.
-
-        The turn where that is reached loses steps only, and keeps its prompt and its end; earlier ones go whole.
-        """
-        leaving = set[int]()
-        for turn in self._turns():
-            evictable = [index for index in turn if index not in permanent]
-            if excess <= 0:
-                break
-            if sum(size(self._entries[index]) for index in evictable) > excess:
-                evictable = self._oldest_steps(turn, evictable, excess, size) or evictable
-            leaving.update(evictable)
-            excess -= sum(size(self._entries[index]) for index in evictable)
+        """Evict the oldest entries, see `leaving_of`, in a new segment."""
+        leaving = leaving_of(self._entries, excess, permanent, size=size)
         if not leaving:
             return None
         evicted = [entry.without_state() for index, entry in enumerate(self._entries) if index in leaving]
         self._replace([entry for index, entry in enumerate(self._entries) if index not in leaving])
         self.open_segment()
         return Eviction(entries=evicted, evicted=sum(len(entry.messages) for entry in evicted))
-
-    def _oldest_steps(
-        self, turn: Sequence[int], evictable: Sequence[int], excess: int, size: Callable[[ViewEntry], int]
-    ) -> list[int]:
-        """Return the oldest steps that have `excess` together, besides the turn's first and last entry; else none."""
-        steps = [index for index in evictable if index not in (turn[0], turn[-1])]
-        sizes = list(accumulate(size(self._entries[index]) for index in steps))
-        return steps[: sum(total < excess for total in sizes) + 1] if sizes and sizes[-1] >= excess else []
-
-    def _turns(self) -> list[list[int]]:
-        """Return the indexes of each turn's entries."""
-        numbers = groupby(range(len(self._entries)), key=lambda index: self._entries[index].ref.number)
-        return [list(indexes) for _, indexes in numbers]
-
-    def _head(self, first_n: int, *, keeps_answer: bool = False) -> list[int]:
-        """Return the indexes of the entries that begin within the first `first_n` messages.
-
-        With `keeps_answer`, the last turn among them keeps its end, if that is short.
-        """
-        starts = accumulate((len(entry.messages) for entry in self._entries), initial=0)
-        head = [index for index, start in enumerate(starts) if start < first_n][: len(self._entries)]
-        if head and keeps_answer:
-            end = next(turn[-1] for turn in self._turns() if head[-1] in turn)
-            is_short = self._entries[end].ends_turn and self._entries[end].chars <= MAX_ENDING_CHARS
-            head += [end] if is_short and end not in head else []
-        return head
-
-    def _tail(self, last_n: int) -> list[int]:
-        """Return the indexes of the entries that reach into the last `last_n` messages."""
-        ends = accumulate((len(entry.messages) for entry in reversed(self._entries)), initial=0)
-        last = len(self._entries) - 1
-        return [last - index for index, end in enumerate(ends) if end < last_n and index <= last]
-
-    def _permanent(self, running_turn: str, staying: set[int], *, keeps_last: bool = True) -> set[int]:
-        """Return the indexes that stay in an eviction: those `staying`, and prompts of turns of which they are steps.
-
-        The running turn's prompt always stays, and with `keeps_last` the last entry.
-        """
-        permanent = staying | ({len(self._entries) - 1} if keeps_last and self._entries else set())
-        # The last one counts: the id may have been used long ago.
-        prompts = [index for index, entry in enumerate(self._entries) if entry.is_prompt_of(running_turn)]
-        return permanent | set(prompts[-1:]) | {turn[0] for turn in self._turns() if not permanent.isdisjoint(turn)}
 
 
 def digest_of(request: ModelRequest) -> str:
@@ -422,3 +359,33 @@ def _refused(turn: ConversationMessage, number: int, *, retried: int) -> ViewEnt
     )
     ref = ViewRef(turn=turn.id, number=number, messages=messages, note="refused", retried=retried)
     return ViewEntry.with_messages(ref, messages)
+
+
+def system_tokens(head: RequestHead) -> int:
+    return estimate_tokens([{"content": head.system}])
+
+
+def tools_tokens(head: RequestHead) -> int:
+    return estimate_tokens({"content": tool.model_dump()} for tool in head.tools)
+
+
+def head_tokens(head: RequestHead) -> int:
+    """Estimate the tokens of the head.
+
+    >>> head_tokens(RequestHead(system="Be brief."))
+    3
+    """
+    return system_tokens(head) + tools_tokens(head)
+
+
+def request_tokens(request: ModelRequest) -> int:
+    """Estimate the input tokens of a request with its large texts and attachments restored.
+
+    >>> from turnkeeper.models.transcript.model_call import ModelMessage
+    >>> messages = [ModelMessage(role="user", content="Hi"), ModelMessage(role="assistant", content="Hello!")]
+    >>> request_tokens(ModelRequest(head=RequestHead(system="Be brief."), messages=messages))
+    5
+    """
+    chars = sum(map(count_chars, request.messages))
+    chars += sum(estimated_chars(one) for message in request.messages for one in message.attachments)
+    return head_tokens(request.head) + tokens_of(chars)

@@ -5,8 +5,10 @@ call in its step, so clients see it and the next run carries it. A decision name
 arguments: it can't apply to a call that the person has not seen.
 """
 
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from hashlib import sha256
+from itertools import groupby
 from typing import Annotated
 
 from pydantic import ConfigDict, Field, JsonValue
@@ -16,7 +18,7 @@ from turnkeeper.models.as_of import Stamp
 from turnkeeper.models.bounds import bound_json
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import CALL_ID_PATTERN, PublicId
-from turnkeeper.models.session.approval_text import approval_text
+from turnkeeper.models.texts.legible import MAX_BLANK_LINES, indented, legible_excerpt, legible_json, legible_line
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ToolEffect, ToolSpec
 from turnkeeper.models.transcript.trajectory import (
@@ -275,3 +277,56 @@ def _pending(call: ToolCall, message_id: str, tool: ToolSpec | None) -> PendingA
         expires_at=call.approval.expires_at,
     )
     return pending.with_text(None if call.args_blob else to_json(pending.args).decode())
+
+
+MAX_PURPOSE_BYTES = 2_000
+
+BUILT_IN = "built in"
+
+NOT_LOADED = "(They are stored apart, and can't be loaded here now.)"
+
+EFFECTS: dict[ToolEffect, str] = {
+    "read": "only reads",
+    "idempotent": "changes something; a repeated run changes nothing more",
+    "at_most_once": "changes something; runs at most once",
+}
+
+
+def approval_text(
+    *, tool: str, server: str, description: str, effect: ToolEffect, args: str | None, change: FileChange | None
+) -> str:
+    """Return the one text of a call that waits for approval, which every interface shows (AGT-8).
+
+        Tool: refund_order
+        Server: shop
+        Purpose:
+          | Refund an order. It can't be undone.
+        Effect: changes something; runs at most once
+        Arguments:
+          order_id: "SHOP-2026-1009"
+
+    Only these labels begin a line; all that a model, a server or a file has written is indented below one of them.
+
+    `args` are its arguments as compact JSON, as the digest covers them; `None`: they are not at hand. An empty
+    `server`: the tool is built in. The effect of another server's tool is what that server says.
+    """
+    lines = [f"Tool: {legible_line(tool)}", f"Server: {legible_line(server) if server else BUILT_IN}"]
+    if description.strip():
+        lines += ["Purpose:", *indented(legible_excerpt(description, max_bytes=MAX_PURPOSE_BYTES))]
+    lines.append(f"Effect: {EFFECTS[effect]}{', says the server' if server else ''}")
+    if change:
+        # Before the arguments, which have all of the new content: the difference says what that means.
+        lines += ["Change:", *indented(_change_lines(change))]
+    arguments = NOT_LOADED if args is None else legible_json(args)
+    lines += ["Arguments:", *indented(arguments.split("\n"))]
+    return "\n".join(lines)
+
+
+def _change_lines(change: FileChange) -> Iterator[str]:
+    yield legible_line(change.note)
+    for line, run in groupby(change.diff.split("\n") if change.diff else []):
+        marked, count = line[:1] + legible_line(line[1:]), sum(1 for _ in run)
+        is_blank = not line[1:].strip(" \t")
+        yield from [f"({count} lines of {marked})"] if is_blank and count > MAX_BLANK_LINES else [marked] * count
+    if change.omitted_lines:
+        yield f"({change.omitted_lines:,} more lines of the difference)"

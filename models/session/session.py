@@ -6,14 +6,13 @@ arguments.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime
 
+from pydantic_core import to_json
+
 from turnkeeper.models.context.model_context import ModelContext
-from turnkeeper.models.context.model_view import ModelView
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import PublicId
-from turnkeeper.models.session.admission import rejection_at_last, rejection_when_ending
 from turnkeeper.models.session.approvals import ApprovalReceipt, ResolveApproval, check_decision
 from turnkeeper.models.session.archive.archive_health import ArchiveHealth
 from turnkeeper.models.session.archive.archive_messages import ArchiveMove
@@ -22,22 +21,34 @@ from turnkeeper.models.session.messages import Configure, SessionInput, configur
 from turnkeeper.models.session.queue.prompt_queue import PromptQueue
 from turnkeeper.models.session.queue.prompts import WIDEST, Prompt, id_in, read_prompt
 from turnkeeper.models.session.refused_parts import SessionRefusals
-from turnkeeper.models.session.room import Room
-from turnkeeper.models.session.tasks.allowance import Accounts, Allowance, AllowanceAnswer, AllowanceRequest, Amount
-from turnkeeper.models.session.tasks.outcome import TaskOutcome, bound_answer
+from turnkeeper.models.session.tasks.allowance import Accounts, Allowance, Amount
+from turnkeeper.models.session.tasks.outcome import TaskOutcome
 from turnkeeper.models.session.tasks.sub_tasks import SubTasks
-from turnkeeper.models.session.tasks.task_input import TaskInput, TextsToCondense
 from turnkeeper.models.session.tasks.task_specs import REPORT_PROGRESS_SPEC, RUN_TASK_SPEC
-from turnkeeper.models.session.tasks.task_state import ProgressReport, TaskChange, task_status
+from turnkeeper.models.session.tasks.task_state import OwnTask, TaskChange
 from turnkeeper.models.session.tools.session_tools import SessionTools
-from turnkeeper.models.session.turn.budgets import Budgets
 from turnkeeper.models.session.turn.running_turn import RunningTurn
 from turnkeeper.models.session.turn.turn_slot import TurnSlot
+from turnkeeper.models.transcript.attachment_contents import json_bytes
 from turnkeeper.models.transcript.conversation import ConversationMessage, SessionStatus
-from turnkeeper.models.transcript.model_call import RequestHead, ServerText, ToolSpec
-from turnkeeper.models.transcript.task_view import FINAL, CondensedTexts, SubTask, TaskStatus, TaskView
+from turnkeeper.models.transcript.model_call import RequestHead, ToolSpec
+from turnkeeper.models.transcript.task_view import SubTask
 from turnkeeper.models.transcript.trajectory import ToolResult, Usage
 from turnkeeper.models.transcript.transcript import Transcript
+
+ENVELOPE_BYTES = 2_048
+"""Allowance for carried data that is not counted: numbers, times, field names."""
+
+MAX_CARRIED_BYTES = 1_800_000
+"""Maximum of the carried state: with 2 MB Temporal would repeat the continue-as-new for ever."""
+
+_CLOSED = {"ended": "has ended", "cancelled": "was cancelled", "terminated": "was terminated"}
+
+
+def own_tools(config: SessionInput) -> list[ToolSpec]:
+    """Return the tools that a session runs itself."""
+    tasks = [RUN_TASK_SPEC] if config.limits.max_task_depth else []
+    return [*tasks, REPORT_PROGRESS_SPEC] if config.task else tasks
 
 
 class Session:
@@ -65,21 +76,24 @@ class Session:
         self.transcript = Transcript(state.transcript, page_bytes=start.limits.page_bytes)
         self.queue = PromptQueue(state.queue, limits=start.limits, on_change=self._changed)
         self.context = ModelContext(state.context, self.transcript, on_change=lambda: self.turn_slot.publish())
-        self.tools = SessionTools(state.tools)
+        self.tools = SessionTools(
+            state.tools, self.context.view, own=lambda: own_tools(self.config), on_change=self._changed
+        )
         self.refusals = SessionRefusals(state.refusals)
         self.archive = ArchiveHealth(state.archive, on_change=self._changed)
-        self.own_task = state.task
-        """What is reported of the task that this session is; replaced with every change."""
         self.sub_tasks = SubTasks(state.tasks, session_id=session_id, on_change=self._changed)
         self.accounts = Accounts(state.accounts, session_id=session_id)
         in_tree = start.task and start.task.allowance
         self.allowance = Allowance(in_tree, state.allowance, task_id=session_id) if in_tree else None
         """`None`: the session is the root of a tree."""
-        self.allowance_answers: list[tuple[PublicId, AllowanceAnswer]] = []
-        """Answers of the root that are to be sent, in order, with the tasks that get them."""
         self.turn_slot = TurnSlot(
-            state.running, self.transcript, self.context, raise_revision=self._changed, on_usage=self._count_usage
+            state.running,
+            self.transcript,
+            self.context,
+            raise_revision=self._changed,
+            on_usage=lambda usage: self._update(usage=self.facts.usage + usage),
         )
+        self.own_task = OwnTask(state.task, self.config.task, self.turn_slot, on_change=self._changed)
         self.room = Room(self)
         self.closed: SessionStatus | None = None
         self._head: RequestHead | None = None
@@ -91,10 +105,6 @@ class Session:
         return self.turn_slot.turn
 
     @property
-    def view(self) -> ModelView:
-        return self.context.view
-
-    @property
     def revision(self) -> int:
         return self.facts.revision
 
@@ -102,7 +112,7 @@ class Session:
     def status(self) -> SessionStatus:
         if self.closed:
             return self.closed
-        if self.waits_for_person:
+        if self.turn and self.turn.waits_for_person:
             return "awaiting_approval"  # also while it is ending, which waits for the decision
         if self.facts.ending is not None:
             return "ending"
@@ -111,49 +121,21 @@ class Session:
         return "processing" if self.turn else "idle"
 
     @property
-    def awaits_approval(self) -> bool:
-        """Whether a call of the running turn waits for a person's decision (AGT-8)."""
-        return self.turn is not None and self.turn.awaits_approval
-
-    @property
-    def waits_for_person(self) -> bool:
-        """Whether the running turn needs a person's decision, for a call of its own or of a task it waits for."""
-        return self.awaits_approval or (self.turn is not None and self.turn.has_blocked_task)
-
-    @property
-    def turn_count(self) -> int:
-        """Number of turns, with those in the archive: also the number of the newest one."""
-        return self.transcript.count
+    def rejection_when_ending(self) -> RejectedError | None:
+        """The rejection that any new prompt gets; `None` unless the session is ending or closed."""
+        if self.facts.ending is None and not self.closed:
+            return None
+        state = _CLOSED.get(self.status, "is ending and takes no more prompts")
+        return RejectedError("ending", f"The session {state} ({self.facts.ending or 'no reason given'}).")
 
     @property
     def head(self) -> RequestHead:
         """The head of requests; the same object until tools or system prompt change."""
-        head, tools = self._head, self.offered_tools
+        head, tools = self._head, self.tools.offered
         system = "\n\n".join(filter(None, (self.config.system_prompt, self.tools.instructions)))
         if head is None or head.tools != tools or head.system != system:
             head = self._head = RequestHead(system=system, tools=tools)
         return head
-
-    @property
-    def offered_tools(self) -> list[ToolSpec]:
-        """The tools in the order the model is told of them, without those that the policy denies (AGT-8)."""
-        denied = set(self.tools.state.denied)
-        return [tool for tool in self.all_tools if tool.name not in denied]
-
-    @property
-    def all_tools(self) -> list[ToolSpec]:
-        """All tools: those of the worker, then the session's own."""
-        own = []
-        if self.config.limits.max_task_depth:
-            own.append(RUN_TASK_SPEC)
-        if self.config.task:
-            own.append(REPORT_PROGRESS_SPEC)
-        return [*(self.tools.specs or []), *own]
-
-    def find_tool(self, name: str) -> ToolSpec | None:
-        """Return the tool, offered or not; `run_task` also where tasks may be nested no deeper: its result says so."""
-        tool = next((tool for tool in self.all_tools if tool.name == name), None)
-        return RUN_TASK_SPEC if tool is None and name == RUN_TASK_SPEC.name else tool
 
     # ---- prompts
 
@@ -178,62 +160,31 @@ class Session:
             sent_id = id_in(raw)
             # An id that was accepted before already has a fate or will get one, so this prompt needs a new id.
             is_taken = sent_id is None or self.has_prompt(sent_id)
-            self.queue.reject(new_id if is_taken else sent_id or new_id, rejection, at=now)
+            message_id = new_id if is_taken else sent_id or new_id
+            self.queue.record(message_id, "rejected", at=now, rejection=rejection)
             self._changed()
             return None
         if self.has_prompt(prompt.id):
             return None
-        ending = rejection_when_ending(self)
-        if ending:
-            self.queue.discard_late(prompt.id, ending, at=now)
+        late = self.rejection_when_ending
+        if late:
+            self.queue.record(prompt.id, "discarded", at=now, rejection=late)
         else:
             self.queue.accept(prompt, turn_is_running=self.turn is not None)
         self._changed()
-        return None if ending else prompt
+        return None if late else prompt
 
     def has_prompt(self, message_id: str) -> bool:
         """Return whether a prompt with this id was accepted before, as far as the session remembers (SES-6)."""
-        return self.queue.is_duplicate(message_id) or message_id in self.transcript
+        queue = self.queue
+        return message_id in queue or message_id in queue.fate_book.ids or message_id in self.transcript
 
     def shrink_view_if_full(self) -> None:
         """Evict most of the model view if there is no room for another turn beside it (SES-15)."""
         if self.room.is_full:
             self.context.evict_over_bytes(self.config.history, max_bytes=self.config.limits.view_bytes // 4)
 
-    def reject_waiting(self, *, now: datetime) -> None:
-        """Reject all waiting prompts: the run can neither continue nor hand over what it holds (SES-15)."""
-        if len(self.queue):
-            self._reject_last(lambda: not len(self.queue), now=now)
-
-    # ---- tools
-
-    def deny_tools(self, names: list[str], *, is_first: bool) -> None:
-        """Offer all tools but `names` from the next request on (AGT-8).
-
-        A change opens a new segment, unless it `is_first`: no request had tools before.
-        """
-        if self.tools.deny(names) and not is_first:
-            self.view.open_segment()
-            self.tools.keep_for_segment(segment=self.view.segment)
-            self._changed()
-
-    def note_absent_servers(self, absent: list[ServerText]) -> None:
-        """Record which tool servers have no tools now, or their earlier ones only, and why."""
-        if absent != self.tools.state.absent:
-            self.tools.note_absent(absent)
-            self._changed()
-
-    def offer_tools(
-        self, tools: list[ToolSpec], *, instructions: list[ServerText] | None = None, is_complete: bool = True
-    ) -> None:
-        """Offer `tools` from the next request on: for this segment, or for this turn if `is_complete` is false (AGT-6).
-
-        A changed list opens a new segment. With `None`, the servers' `instructions` stay.
-        """
-        if self.tools.replace(tools, self.tools.state.instructions if instructions is None else instructions):
-            self.view.open_segment()
-            self._changed()
-        self.tools.note_loaded(segment=self.view.segment, turn=self.turn_count, is_complete=is_complete)
+    # ---- the running turn
 
     def renew_after_refusal(self, *, has_state: bool) -> None:
         """List the tools anew before the next request, and drop the vendor's state, if there is some: once (AGT-9).
@@ -243,9 +194,7 @@ class Session:
         if self.refusals.note_reset():
             self.tools.invalidate()
             if has_state:
-                self.view.open_segment()
-
-    # ---- the running turn
+                self.context.view.open_segment()
 
     def begin_turn(self, *, now: datetime) -> ConversationMessage:
         """Record the next prompt as a turn (SES-2), with the present configuration (SES-8)."""
@@ -319,120 +268,13 @@ class Session:
     def end_turn(self, message: ConversationMessage) -> None:
         """End the running turn; `message` is the turn with its outcome."""
         self.sub_tasks.end_foreground()
-        self._note_used()
+        self.note_used()
         self.turn_slot.end(message)
         if self.allowance:
             self.allowance.return_rest(self.used)
         self.queue.requeue_steering()
 
-    # ---- tasks
-
-    @property
-    def task_view(self) -> TaskView | None:
-        start, state = self.config.task, self.own_task
-        if start is None:
-            return None
-        return TaskView(
-            parent=start.parent,
-            background=start.background,
-            percent=state.percent,
-            message=state.message,
-            findings=state.findings,
-            context=start.report,
-            condensed=state.condensed,
-        )
-
-    @property
-    def to_condense(self) -> TextsToCondense | None:
-        """The texts of the running turn's prompt that the model is to condense first; `None`: there are none."""
-        texts = self.config.task and self.config.task.to_condense
-        if not texts or self.turn is None or texts.prompt_id != self.turn.message.id:
-            return None
-        return texts
-
-    def note_task_prompt(self, prompt_id: str | None) -> None:
-        """Note the id of the task's first prompt; `None`: that is not made from the task's context."""
-        task = self.config.task
-        if task and task.to_condense:
-            texts = task.to_condense.model_copy(update={"prompt_id": prompt_id}) if prompt_id else None
-            self._replace_task(task.model_copy(update={"to_condense": texts}))
-
-    def end_condensing(self, prompt: str | None, texts: CondensedTexts) -> None:
-        """Replace the running turn's prompt by the condensed one, if there is one, and note what was condensed."""
-        if self.config.task:
-            self._replace_task(self.config.task.model_copy(update={"to_condense": None}))
-        self.own_task = self.own_task.model_copy(update={"condensed": texts})
-        if prompt is not None:
-            self.turn_slot.replace_prompt(prompt)
-        else:
-            self._changed()
-
-    def _replace_task(self, task: TaskInput) -> None:
-        self.config = self.config.model_copy(update={"task": task})
-
-    @property
-    def task_status(self) -> TaskStatus:
-        """How the task is that this session is, or could be (TSK-4)."""
-        newest = self.transcript.newest
-        return task_status(
-            newest.status if newest else None,
-            session=self.status,
-            waits=self.sub_tasks.has_approval_pending,
-            queue_length=len(self.queue),
-        )
-
-    @property
-    def task_outcome(self) -> TaskOutcome | None:
-        """What came of the task that this session is; `None`: it is none."""
-        if self.config.task is None:
-            return None
-        newest = self.transcript.newest
-        return TaskOutcome(
-            status=self.task_status,
-            answer=newest and newest.agent_message,
-            answer_blob=newest and newest.agent_message_blob,
-            error=newest and newest.error,
-            error_type=newest and newest.error_type,
-            usage=self.facts.usage,
-            findings=self.own_task.findings,
-        )
-
-    @property
-    def due_task_change(self) -> TaskChange | None:
-        """What the parent of this task is still to be told; `None`: nothing.
-
-        A parent that waits for the result of the task's workflow learns its end from that, unless it was cancelled.
-        """
-        start, status = self.config.task, self.task_status
-        if start is None or not start.reports:
-            return None
-        if status in FINAL and not start.background and self.closed != "cancelled":
-            return None
-        change = TaskChange(
-            task_id=self.id,
-            status=status,
-            percent=self.own_task.percent,
-            message=self.own_task.message,
-            turn=self.turn_count if status in FINAL else 0,
-            is_closed=self.closed is not None,
-        )
-        if change == (self.own_task.reported or TaskChange(task_id=self.id)):
-            return None
-        newest = self.transcript.newest
-        if status not in FINAL or newest is None:
-            return change
-        answer, error = bound_answer(newest.agent_message), newest.error
-        return change.model_copy(update={"answer": answer, "error": error, "usage": self.facts.usage})
-
-    def note_task_change_sent(self, change: TaskChange) -> None:
-        """Remember what the parent knows."""
-        reported = change.model_copy(update={"answer": None, "error": None, "usage": None})
-        self.own_task = self.own_task.model_copy(update={"reported": reported})
-
-    def report_progress(self, report: ProgressReport) -> None:
-        """Note what the agent reports of the task that this session is."""
-        self.own_task = self.own_task.with_report(report)
-        self._changed()
+    # ---- its tasks
 
     def change_sub_task(self, change: TaskChange, *, now: datetime) -> SubTask | None:
         """Record the progress of one of the session's tasks; while a person decides for it, the turn's clock is paused.
@@ -440,73 +282,34 @@ class Session:
         Returns the task as it was before; `None`: nothing has changed.
         """
         before = self.sub_tasks.change(change)
-        self._count_tasks_usage(self.sub_tasks.add_usage(change.task_id, change.usage))
-        self._stop_clock_for_tasks(now)
+        self._count_task(change.task_id, change.usage, now=now)
         return before
 
     def end_sub_task(self, task_id: str, outcome: TaskOutcome, *, now: datetime) -> None:
         """Record what came of a task that the running turn has waited for."""
         self.sub_tasks.end(task_id, outcome.status)
-        self._count_tasks_usage(self.sub_tasks.add_usage(task_id, outcome.usage))
-        self._stop_clock_for_tasks(now)
+        self._count_task(task_id, outcome.usage, now=now)
 
-    def _stop_clock_for_tasks(self, now: datetime) -> None:
-        if self.turn and self.turn.has_blocked_task != self.sub_tasks.has_blocking_approval:
-            self.turn_slot.change(self.turn.with_blocked_task(self.sub_tasks.has_blocking_approval, now=now))
-
-    def _count_tasks_usage(self, usage: Usage | None) -> None:
-        """Count what tasks have used, for the session and for the running turn, or else for the next one."""
-        if usage is None:
-            return
-        self._count_usage(usage)
-        self._update(tasks_usage=self.facts.tasks_usage + usage)
-        if self.turn:
-            self.turn_slot.change(self.turn.with_tasks_usage(usage))
-        else:
-            self._update(usage_between_turns=(self.facts.usage_between_turns or Usage()) + usage)
-
-    # ---- what the tree of tasks may use
-
-    @property
-    def depth(self) -> int:
-        """How deep the session is below the root of its tree."""
-        return self.allowance.start.depth if self.allowance else 0
+    def _count_task(self, task_id: str, usage: Usage | None, *, now: datetime) -> None:
+        """Count what a task has used, for the session and for the running turn, or else for the next one."""
+        facts, usage = self.facts, self.sub_tasks.add_usage(task_id, usage)
+        if usage:
+            self._update(usage=facts.usage + usage, tasks_usage=facts.tasks_usage + usage)
+        if usage and self.turn:
+            turn = self.turn.with_usage(usage)
+            self.turn_slot.change(turn.with_message(tasks_usage=(turn.message.tasks_usage or Usage()) + usage))
+        elif usage:
+            self._update(usage_between_turns=(facts.usage_between_turns or Usage()) + usage)
+        is_blocked = self.sub_tasks.has_blocking_approval
+        if self.turn and self.turn.has_blocked_task != is_blocked:
+            self.turn_slot.change(self.turn.with_blocked_task(is_blocked, now=now))
 
     @property
     def used(self) -> Amount:
         """What the session has used itself, without its tasks."""
         return Amount.of(self.facts.usage - self.facts.tasks_usage)
 
-    @property
-    def budgets(self) -> Budgets:
-        """The running turn's budgets, with what its tasks have drawn and what a task has been granted."""
-        turn = self.turn_slot.running()
-        drawn = Amount.of(turn.message.tasks_usage) if self.allowance else self.accounts.drawn(turn.message.id)
-        return replace(turn.budgets, drawn=drawn, allowance=self.allowance, used=self.used)
-
-    def register_task(self, task_id: PublicId) -> AllowanceAnswer:
-        """Return the first portion of a task that this session, a root, starts, or why it may not be started."""
-        turn = self.turn_slot.running()
-        self.accounts.open(turn.message.id, turn.limits)
-        self._note_used()
-        return self.accounts.start(task_id, turn=turn.message.id, max_tasks=turn.limits.max_tasks)
-
-    def void_task(self, task_id: PublicId) -> None:
-        """Note that a task was not started, at the root of the tree."""
-        if self.allowance:
-            self.allowance.void_start(task_id)
-        else:
-            self.accounts.void(task_id)
-
-    def answer_allowance_request(self, request: AllowanceRequest) -> None:
-        """Apply a request of a task of this tree; the answer is sent later."""
-        self._note_used()
-        limits = self.turn.limits if self.turn else self.config.limits
-        answer = self.accounts.answer(request, max_tasks=limits.max_tasks)
-        if answer:
-            self.allowance_answers.append((request.task_id, answer))
-
-    def _note_used(self) -> None:
+    def note_used(self) -> None:
         """Note in its account what the running turn has used itself."""
         if self.turn:
             self.accounts.note_used(self.turn.message.id, Amount.of(self.turn.own_usage))
@@ -534,10 +337,10 @@ class Session:
 
     def configure(self, change: Configure) -> None:
         """Change the configuration from the next turn on (SES-8). Raises `RejectedError`."""
-        before = self.offered_tools
+        before = self.tools.offered
         self.config = configured(self.config, change)
-        if self.offered_tools != before:
-            self.view.open_segment()
+        if self.tools.offered != before:
+            self.context.view.open_segment()
         if change.tool_policy is not None:
             self.tools.end_allowances()  # the new policy replaces earlier allowances
         self._changed()
@@ -560,20 +363,23 @@ class Session:
 
     def reject_uncarriable(self, *, now: datetime) -> None:
         """Reject the last waiting prompts until Temporal can carry the rest: the last resort (SES-15)."""
-        if not self.room.is_carriable_by_temporal:
-            self.queue.bound_leaving(self.config.limits, rejections_only=False)
-            self._reject_last(lambda: self.room.is_carriable_by_temporal or not len(self.queue), now=now)
-
-    def _reject_last(self, is_enough: Callable[[], bool], *, now: datetime) -> None:
-        rejection = rejection_at_last(self)
-        while not is_enough():
+        if self.room.is_carriable_by_temporal:
+            return
+        self.queue.fate_book.bound_leaving(max_bytes=self.config.limits.leaving_bytes, rejections_only=False)
+        rejection = RejectedError(
+            "state_full",
+            "The session holds more than can be handed over to its next run, and the archive takes none of it "
+            f"({self.archive.current_error or 'it gave no reason'}). It continues when the archive works again.",
+        )
+        while len(self.queue) and not self.room.is_carriable_by_temporal:
             self.queue.reject_last(rejection, at=now)
         self._changed()
 
     def carry(self) -> SessionInput:
         """Return the input of the next run: the whole state, with the running turn (SES-14)."""
         if self.archive.is_failing:
-            self.queue.bound_leaving(self.config.limits, rejections_only=True)
+            max_bytes = self.config.limits.leaving_bytes
+            self.queue.fate_book.bound_leaving(max_bytes=max_bytes, rejections_only=True)
         state = CarriedState(
             **dict(self.facts),
             transcript=self.transcript.state,
@@ -582,9 +388,9 @@ class Session:
             tools=self.tools.state,
             refusals=self.refusals.state,
             archive=self.archive.state,
-            task=self.own_task,
+            task=self.own_task.state,
             tasks=self.sub_tasks.state,
-            accounts=self.accounts.accounts,
+            accounts=self.accounts.state,
             allowance=self.allowance and self.allowance.state,
             running=self.turn.carried if self.turn else None,
         )
@@ -597,8 +403,86 @@ class Session:
         self._on_revision()
         return self.revision
 
-    def _count_usage(self, usage: Usage) -> None:
-        self._update(usage=self.facts.usage + usage)
-
     def _update(self, **facts: object) -> None:
         self.facts = self.facts.model_copy(update=facts)
+
+
+class Room:
+    """The room that is left in a session, in JSON bytes: its whole state is carried to the next run (SES-15).
+
+    `limits.max_state_bytes` is what the session aims at: it decides when turns, steps and prompts move to the archive,
+    and how large a turn may become. It rejects no prompt. Only what Temporal can't carry, `MAX_CARRIED_BYTES`, is a
+    last bound.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._measured_config: tuple[SessionInput, int] | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether another turn would make the session too large to carry to the next run."""
+        return self.for_turn < self._session.config.limits.min_turn_bytes
+
+    @property
+    def for_turn(self) -> int:
+        """Room for a turn, such that everything together can be carried."""
+        session = self._session
+        return session.config.limits.max_state_bytes - self._fixed_bytes() - session.transcript.carried_bytes
+
+    @property
+    def turn_cap(self) -> int:
+        """Maximum size of a turn; it leaves room for the next one, and is never too small for its own prompt.
+
+        It uses the limits of the running turn, if there is one: later configuration applies to the next turn (SES-8).
+        """
+        turn = self._session.turn
+        limits = turn.limits if turn else self._session.config.limits
+        beside = max(self._session.transcript.carried_bytes, limits.min_turn_bytes)
+        cap = min(limits.turn_bytes, limits.max_state_bytes - self._fixed_bytes() - beside)
+        prompt = turn and turn.message
+        prompt_bytes = len(to_json(prompt.user_message)) + json_bytes(prompt.attachments) if prompt else 0
+        return max(cap, limits.min_turn_bytes + prompt_bytes)
+
+    @property
+    def carried_bytes(self) -> int:
+        """Size of the carried state as it is now."""
+        session = self._session
+        return self._bytes_beside_queue() + session.queue.carried_bytes + session.transcript.carried_bytes
+
+    @property
+    def is_carriable(self) -> bool:
+        """Whether the next run can have the state without loss, and as many prompts as the limits allow (SES-14)."""
+        session, limits = self._session, self._session.config.limits
+        book = session.queue.fate_book
+        # While the archive is down, rejections may be dropped.
+        unstored = book.accepted_leaving_bytes if session.archive.is_failing else book.leaving_bytes
+        fits = session.queue.fits(limits) and unstored <= limits.leaving_bytes
+        return fits and self.is_carriable_by_temporal
+
+    @property
+    def is_carriable_by_temporal(self) -> bool:
+        return self.carried_bytes <= MAX_CARRIED_BYTES
+
+    @property
+    def is_carriable_at_last(self) -> bool:
+        """Whether the next run can have the state at least without the waiting prompts."""
+        return self._bytes_beside_queue() + self._session.transcript.carried_bytes <= MAX_CARRIED_BYTES
+
+    def _fixed_bytes(self) -> int:
+        """Return the size of the carried state without turns; the queue counts as full."""
+        return self._bytes_beside_queue() + self._session.queue.reserved_bytes(self._session.config.limits)
+
+    def _bytes_beside_queue(self) -> int:
+        """Return the size of the carried state without turns and queue."""
+        session = self._session
+        tasks = session.own_task.state.carried_bytes + session.sub_tasks.carried_bytes + session.accounts.carried_bytes
+        tools = session.tools.carried_bytes + session.refusals.carried_bytes
+        return ENVELOPE_BYTES + self._config_bytes() + tasks + tools + session.context.carried_bytes
+
+    def _config_bytes(self) -> int:
+        """Return the JSON bytes of the configuration, cached until it changes."""
+        config = self._session.config
+        if self._measured_config is None or self._measured_config[0] is not config:
+            self._measured_config = (config, len(config.model_dump_json().encode()))
+        return self._measured_config[1]

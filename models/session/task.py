@@ -26,6 +26,7 @@ from turnkeeper.models.tasks.inheritance import Inheritance
 from turnkeeper.models.tasks.relevance import ExchangeRelevance, Rank
 from turnkeeper.models.tasks.stored_history import ConversationHistory
 from turnkeeper.models.tasks.task_context import Priority, TaskContext
+from turnkeeper.models.texts.counted import counted
 from turnkeeper.models.tokens import estimate_tokens
 from turnkeeper.models.transcript.attachments import MAX_ATTACHMENTS, Attachment
 from turnkeeper.models.transcript.task_view import HandOffReport
@@ -179,7 +180,7 @@ class PreparedTask(Frozen):
     def notes(self) -> list[str]:
         """What was changed, in short: the warnings about the whole history, and how many texts were cut."""
         cut = self.report.truncated - self.report.to_condense
-        texts = "1 long text was" if cut == 1 else f"{cut} long texts were"
+        texts = f"{counted(cut, 'long text')} {'was' if cut == 1 else 'were'}"
         whole = [warning.message for warning in self.warnings if warning.field == HISTORY_FIELD]
         return [*whole, f"{texts} cut."] if cut else whole
 

@@ -21,6 +21,7 @@ from turnkeeper.models.tasks.relevance import ExchangeRelevance, Rank, select_ex
 from turnkeeper.models.tasks.stored_history import ConversationHistory, HistoryMessage
 from turnkeeper.models.tasks.text_room import CutText, grown_texts, room_for
 from turnkeeper.models.tasks.timestamps import is_timestamp, moment_of
+from turnkeeper.models.texts.counted import counted
 from turnkeeper.models.wire import Frozen
 
 PROMPT_TOKENS = 20_000
@@ -322,8 +323,8 @@ class _Reading:
         count = count_unencodable(text)
         if not count:
             return text
-        characters = "1 character was" if count == 1 else f"{count:,} characters were"
-        message = f"{characters} replaced by U+FFFD: NUL and lone surrogates can't be stored."
+        were = "was" if count == 1 else "were"
+        message = f"{counted(count, 'character')} {were} replaced by U+FFFD: NUL and lone surrogates can't be stored."
         self._warn("replaced_characters", "content", message, "Send text that is valid Unicode, without NUL.")
         return encodable_text(text)
 

@@ -5,7 +5,7 @@ stays whole: an answer without its question is hard to understand. Each message 
 the score of the best match; an exchange has the score of its best message. The first and the last exchange always
 stay. Of the others the best stay, as long as they reach the policy's `min_relevance` and have room.
 
-The scores come from `stores/ranking/bm25.py`: this module only decides.
+The scores come from `stores/tasks/bm25.py`: this module only decides.
 """
 
 from collections.abc import Callable, Sequence

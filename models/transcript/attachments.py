@@ -9,6 +9,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
+from turnkeeper.models.texts.counted import counted
 from turnkeeper.models.tokens import weighted_chars
 from turnkeeper.models.wire import Compact
 
@@ -183,5 +184,5 @@ def named_in_text(attachment: Attachment) -> str:
 
 def _size(count: int) -> str:
     if count < 1_000:
-        return "1 byte" if count == 1 else f"{count} bytes"
+        return counted(count, "byte")
     return f"{count / 1_000_000:.1f} MB" if count >= 1_000_000 else f"{round(count / 1_000)} KB"

@@ -3,11 +3,11 @@
 from typing import Literal
 
 from turnkeeper.models.texts.one_line import one_line
-from turnkeeper.models.transcript.task_view import HandOffReport
+from turnkeeper.models.transcript.task_view import HandOffReport, TaskStatus
 from turnkeeper.models.wire import Compact, UtcDatetime
 
-IndexStatus = Literal["open", "ended", "cancelled", "terminated"]
-"""Whether a session is open, and how it ended."""
+IndexStatus = Literal["open", "awaiting_approval", "ended", "cancelled", "terminated"]
+"""Whether a session is open, also while it waits for a person's decision, and how it ended."""
 
 PREVIEW_CHARS = 200
 
@@ -28,6 +28,10 @@ class IndexEntry(Compact):
     """The beginning of the newest prompt, in one line."""
     parent: str | None = None
     """The session that it works for as a task, or `NO_PARENT`; `None`: it is no task."""
+    task_status: TaskStatus | None = None
+    percent: int | None = None
+    message: str | None = None
+    """The last line that the task's agent reported."""
     hand_off: HandOffReport | None = None
     """What was handed over to a task; `None`: that is unknown."""
 

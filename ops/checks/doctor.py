@@ -17,7 +17,6 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from turnkeeper.models.command_line import command_line
-from turnkeeper.models.invalid_values import counted
 from turnkeeper.models.model_name import split_model
 from turnkeeper.models.settings.mcp_config import DEFAULT_FILE as MCP_FILE
 from turnkeeper.models.settings.mcp_config import load_foreign_servers
@@ -30,6 +29,8 @@ from turnkeeper.models.settings.settings import (
     load_settings,
     settings_file,
 )
+from turnkeeper.models.texts.counted import counted
+from turnkeeper.ops.checks.worker_report import WorkerReport
 from turnkeeper.ops.keys import HOW_TO_CREATE_KEY, NO_VALID_KEY, lacks_key
 from turnkeeper.ops.local.dev_server import is_in_use
 from turnkeeper.ops.local.gateway import Gateway
@@ -102,6 +103,8 @@ async def examine() -> AsyncIterator[Finding]:
         yield await _keys(settings)
     yield await _partial_output(settings, endpoint)
     yield _model(settings)
+    for finding in _refused_parts(settings):
+        yield finding
     yield _costs(settings)
     for finding in await _tool_servers(settings):
         yield finding
@@ -298,6 +301,13 @@ def _is_installed(package: str) -> bool:
 
 def _install(extra: str) -> str:
     return f"run `pip install 'turnkeeper[{extra}]'`"
+
+
+def _refused_parts(settings: Settings) -> list[Finding]:
+    """Return what the worker leaves out of all requests to a model, since its vendor refused it."""
+    report = WorkerReport.read(settings.state_dir)
+    models = report.refused_parts if report else {}
+    return [_good(model, f"left out of its requests: {'; '.join(texts)}") for model, texts in models.items()]
 
 
 async def _tool_servers(settings: Settings) -> list[Finding]:

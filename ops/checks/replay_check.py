@@ -34,7 +34,7 @@ from temporalio.worker import Replayer
 
 from turnkeeper.models.deletion import deleted_session
 from turnkeeper.models.errors import TurnkeeperError
-from turnkeeper.models.invalid_values import counted
+from turnkeeper.models.texts.counted import counted
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 from turnkeeper.workflows.copy_session import CopySession
 from turnkeeper.workflows.delete_session import DeleteSession

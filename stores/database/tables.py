@@ -120,7 +120,10 @@ SESSIONS = Table(
     Column("cost", Float),
     Column("preview", Text),
     Column("parent", String(MAX_ID_CHARS)),
-    # Of a task: `HandOffReport` as JSON.
+    # Of a task: its status, what its agent reported, and `HandOffReport` as JSON.
+    Column("task_status", String(16)),
+    Column("percent", Integer),
+    Column("message", Text),
     Column("hand_off", Text),
     # Microseconds since 1970.
     Column("started_at", BigInteger, nullable=False),
@@ -144,8 +147,7 @@ INDEX_REPAIRS = Table(
 AUDIT = Table(
     "audit",
     METADATA,
-    Column("request_id", String(64), primary_key=True),
-    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("id", String(64), primary_key=True),
     # Microseconds since 1970.
     Column("at", BigInteger, nullable=False),
     Column("tenant", String(MAX_ID_CHARS), nullable=False),
@@ -160,19 +162,8 @@ AUDIT = Table(
     Column("key_id", String(64)),
     # Names with commas between them.
     Column("fields", Text, nullable=False),
+    # The outcome. Without one, the gateway stopped before it knew.
+    Column("status", Integer),
     Index(None, "tenant", "at"),
-    Index(None, "session_id", "action"),
-)
-
-AUDIT_OUTCOMES = Table(
-    "audit_outcomes",
-    METADATA,
-    Column("request_id", String(64), primary_key=True),
-    Column("number", Integer, primary_key=True, autoincrement=False),
-    # Of the response; where a request has several changes, of the one with this number.
-    Column("status", Integer, nullable=False),
-    # What the gateway chose, where the request did not.
-    Column("session_id", String(MAX_ID_CHARS)),
-    Column("message_id", String(MAX_ID_CHARS)),
-    Index(None, "session_id"),
+    Index(None, "session_id", "at"),
 )

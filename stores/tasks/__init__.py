@@ -1,1 +1,1 @@
-"""What the store has for tasks: the handles of MCP tasks, and what a hand-off refers to."""
+"""What the store has for tasks: handles of MCP tasks, what a hand-off refers to, and the ranking of its messages."""

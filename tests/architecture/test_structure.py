@@ -89,18 +89,16 @@ WAYS_OUT = ("TurnFailedError", "TurnStoppedError", "TurnPausedError")
 
 PARTS: dict[str, set[str]] = {
     "transcript": {"get"},
-    "queue": {"check_waiting", "remove_moved", "restore_parked", "withdraw"},
-    "row": {"first", "forget_below", "is_unparking_due"},
+    "queue": {"check_waiting", "forget_below", "is_unparking_due", "remove_moved", "restore_parked", "withdraw"},
     "archive": {"record_failure", "record_success"},
-    "tools": {"is_reload_due", "is_fresh", "keep_for_segment"},
+    "tools": {"deny", "find", "keep_for_segment", "note_absent", "offer"},
     "sub_tasks": {"close_task", "drop", "end", "rejection"},
-    "own_task": set(),
+    "own_task": {"end_condensing", "note_first_prompt", "note_sent", "report"},
     "context": {
-        *("max_tokens", "messages_to_summarise", "window", "is_summary_due"),
-        *("pop_limit_warning", "pop_eviction_counts", "pop_room_warning"),
-        *("begin_summary", "confirm_limit", "evict", "halve", "learn_limit"),
-        *("note_failed_summary", "insert_summary", "restore_limit"),
+        *("max_tokens", "messages_to_summarise", "pop_limit_warning", "pop_room_warning"),
+        *("confirm_limit", "evict", "insert_summary", "learn_limit", "restore_limit"),
     },
+    "evicted": {"begin_summary", "is_summary_due", "note_failed_summary", "pop_counts"},
     "view": {"digest", "open_segment", "request"},
     "turn_slot": {
         *("add_response", "add_usage", "change", "note_request", "running", "settle_step", "append_step_to_view"),
@@ -121,7 +119,7 @@ def test_ses_12_nobody_changes_a_part_of_a_session_behind_its_back(path: Path) -
 
 
 def part_of(attribute: ast.Attribute) -> str | None:
-    """Return the part of a session that `attribute` is of, as in `session.queue.row.fits`."""
+    """Return the part of a session that `attribute` is of, as in `session.queue.fits`."""
     owner = attribute.value
     if not isinstance(owner, ast.Attribute) or owner.attr not in PARTS:
         return None

@@ -48,7 +48,7 @@ async def test_api_4_who_created_and_revoked_a_key_stands_in_the_audit_of_its_te
     async with Stores.of(load_settings()) as stores:
         revoked, new = await stores.audit.page(AuditFilter("acme"), before=None, limit=9)
         assert await stores.audit.page(AuditFilter(""), before=None, limit=9) == []
-    assert [(one.row.action, one.row.key_id, one.row.caller, one.status) for one in (new, revoked)] == [
+    assert [(one.action, one.key_id, one.caller, one.status) for one in (new, revoked)] == [
         ("create_key", created["id"], "command", 200),
         ("revoke_key", created["id"], "command", 200),
     ]
@@ -63,7 +63,7 @@ def test_api_4_a_key_that_the_audit_can_not_have_is_neither_created_nor_revoked(
         raise StoreUnavailableError("The disk is full.")
 
     with monkeypatch.context() as patch:
-        patch.setattr("turnkeeper.ops.keys.insert_entries", fail)
+        patch.setattr("turnkeeper.ops.keys.put_entry", fail)
         for arguments in (("create",), ("revoke", key_id)):
             assert keys(*arguments).exit_code != 0
     (line,) = keys("list").stdout.splitlines()

@@ -9,6 +9,7 @@ import pytest
 
 from tests.stores.builders import NOW
 from tests.waiting import until
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.transcript.index_entry import IndexEntry
 from turnkeeper.stores import index_writer
 from turnkeeper.stores.database.database import Database, StoreUnavailableError
@@ -17,7 +18,6 @@ from turnkeeper.stores.session_index import (
     IndexedSession,
     IndexPosition,
     IndexQuery,
-    SessionClosure,
     SessionIndex,
     microseconds,
 )
@@ -97,11 +97,21 @@ async def test_api_1_what_is_not_from_the_session_itself_only_adds(index: Sessio
 async def test_api_1_an_end_is_added_once_and_not_to_a_later_session(index: SessionIndex) -> None:
     await index.put([row("old", turn_count=4), row("new", started_at=LATER)])
     end = NOW + timedelta(minutes=1)
-    await index.close([SessionClosure(name, "terminated", end, turn_count=3) for name in ("new", "old", "unknown")])
-    await index.close([SessionClosure("old", "ended", LATER)])
+    ends = [row(name, status="terminated", closed_at=end, turn_count=3) for name in ("new", "old", "unknown")]
+    await index.close(ends)
+    await index.close([row("old", status="ended", closed_at=LATER)])
     closed = row("old", turn_count=4, status="terminated", closed_at=end, last_activity_at=end)
     assert [await index.find("old"), await index.find("new")] == [closed, row("new", started_at=LATER)]
     assert await index.find("unknown") is None
+
+
+async def test_tsk_4_a_task_that_ends_without_a_result_is_listed_as_cancelled(index: SessionIndex) -> None:
+    statuses = {"working": "cancelled", "input_required": "cancelled", "completed": "completed", "failed": "failed"}
+    tasks = [row(status, parent="none", task_status=status) for status in statuses]
+    await index.put(tasks)
+    await index.close([replace(task, status="terminated", closed_at=LATER) for task in tasks])
+    listed = await index.page(replace(ALL, is_task=True), limit=9)
+    assert {task.session_id: task.task_status for task in listed} == statuses
 
 
 async def test_api_1_pages_go_on_where_the_last_one_ended_also_at_the_same_moment(index: SessionIndex) -> None:
@@ -129,8 +139,9 @@ async def test_api_1_pages_go_on_where_the_last_one_ended_also_at_the_same_momen
         (IndexQuery(tenant="", user="Miles O'Brien' OR '1'='1"), []),
         (IndexQuery(tenant="", statuses=["ended", "cancelled"]), ["s2"]),
         (IndexQuery(tenant="", parent="s1"), ["s3"]),
-        (IndexQuery(tenant="", ids=["s2", "acme:s1"]), ["s2"]),
-        (IndexQuery(tenant="", ids=[]), []),
+        (IndexQuery(tenant="", is_task=True), ["s3"]),
+        (IndexQuery(tenant="", task_status="working"), ["s3"]),
+        (IndexQuery(tenant="", task_status="completed"), []),
     ],
 )
 async def test_api_1_a_list_has_one_tenants_sessions_that_match(
@@ -140,7 +151,7 @@ async def test_api_1_a_list_has_one_tenants_sessions_that_match(
         [
             row("s1", user="Miles O'Brien"),
             row("s2", title="Die GRÖSSE der Größe", status="ended", closed_at=NOW),
-            row("s3", preview="is it 100% sure?", parent="s1"),
+            row("s3", preview="is it 100% sure?", parent="s1", task_status="working"),
             row("acme:s1", title="theirs"),
         ]
     )
@@ -159,8 +170,9 @@ async def test_api_1_a_new_title_is_listed_and_searched(index: SessionIndex) -> 
 
 async def test_api_1_sessions_listed_as_open_are_read_in_batches(index: SessionIndex) -> None:
     await index.put([row("a"), row("b"), row("c", status="ended", closed_at=NOW), row("d", last_activity_at=LATER)])
-    assert await index.open_ids(after="", limit=1, idle_since=LATER) == ["a"]
-    assert await index.open_ids(after="a", limit=9, idle_since=LATER) == ["b"]
+    for after, limit, expected in (("", 1, ["a"]), ("a", 9, ["b"])):
+        rows = await index.open_rows(after=WorkflowId(after), limit=limit, idle_since=LATER)
+        assert [one.session_id for one in rows] == expected
 
 
 async def test_api_1_how_far_the_index_was_compared_only_grows(index: SessionIndex) -> None:

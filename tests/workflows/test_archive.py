@@ -175,7 +175,7 @@ async def test_ses_15_without_the_archive_only_what_exceeds_temporals_limits_is_
     temporal: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnkeeper.models.session.archive.archive_health.FIRST_PAUSE", timedelta(seconds=0.2))
-    monkeypatch.setattr("turnkeeper.models.session.room.MAX_CARRIED_BYTES", 30_000)
+    monkeypatch.setattr("turnkeeper.models.session.session.MAX_CARRIED_BYTES", 30_000)
     monkeypatch.setattr("turnkeeper.workflows.new_run.LAST_HISTORY_EVENTS", 200)
     # On an environment of its own: its histories would not replay once the patches are undone.
     async with environment(temporal) as env:
@@ -210,7 +210,7 @@ async def details(session: DrivenSession) -> str:
 async def test_ses_6_an_id_that_is_used_again_after_it_was_forgotten_is_another_turn(
     temporal: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.models.session.queue.taken_ids.REMEMBERED_IDS", 5)
+    monkeypatch.setattr("turnkeeper.models.session.queue.fates.REMEMBERED_IDS", 5)
     # On an environment of its own: its histories would not replay once the patch is undone.
     async with environment(temporal) as env:
         session = await env.start(SMALL)

@@ -17,7 +17,7 @@ from turnkeeper.models.replay_text.grammar import (
     UserEvent,
     parse_replay,
 )
-from turnkeeper.models.replay_text.turn_events import replay_events
+from turnkeeper.models.replay_text.turns import replay_events
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.model_call import ToolInvocation
 from turnkeeper.models.transcript.trajectory import ToolResult

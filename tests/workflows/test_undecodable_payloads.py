@@ -17,7 +17,7 @@ from temporalio.exceptions import ApplicationError
 
 from tests.harness import BOUND, DrivenSession, Environment, environment, replayer
 from tests.waiting import until
-from turnkeeper.models.session.queue.recent_fates import REMEMBERED_FATES
+from turnkeeper.models.session.queue.fates import REMEMBERED_FATES
 from turnkeeper.models.wire import UndecodablePayload
 from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 

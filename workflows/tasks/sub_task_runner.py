@@ -14,11 +14,13 @@ from temporalio.exceptions import ChildWorkflowError
 from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
+    from turnkeeper.models.bounds import head_within
     from turnkeeper.models.ids import WorkflowId, sibling_id, tenant_of
-    from turnkeeper.models.session.messages import SessionEnd
+    from turnkeeper.models.session.messages import SessionEnd, SessionInput
     from turnkeeper.models.session.session import Session
-    from turnkeeper.models.session.tasks.new_sub_task import NewSubTask
-    from turnkeeper.models.session.tasks.task_note import MEMO_KEY
+    from turnkeeper.models.session.tasks.task_arguments import RunTask
+    from turnkeeper.models.session.tasks.task_input import DESCRIPTION_BYTES, MEMO_KEY, TaskNote
+    from turnkeeper.models.transcript.task_view import SubTask
     from turnkeeper.workflows.background import run_in_background
     from turnkeeper.workflows.new_session import initial_attributes, initial_memo, initial_summary
 
@@ -35,29 +37,28 @@ class SubTaskRunner:
         self._workflow_id = WorkflowId(workflow.info().workflow_id)
         self._watching: set[asyncio.Task[None]] = set()
 
-    async def start(self, new: NewSubTask) -> SubTaskHandle:
+    async def start(self, request: RunTask, task: SubTask, start: SessionInput) -> SubTaskHandle:
         """Start a task; returns once it has started. Raises `WorkflowAlreadyStartedError`."""
-        start = new.start
+        description = head_within(request.description, DESCRIPTION_BYTES)
+        note = TaskNote(description=description, context=start.task and start.task.report)
         handle: SubTaskHandle = await workflow.start_child_workflow(
             WORKFLOW,
             start,
-            id=sibling_id(new.task.task_id, of=self._workflow_id),
+            id=sibling_id(task.task_id, of=self._workflow_id),
             result_type=SessionEnd,
             cancellation_type=ChildWorkflowCancellationType.TRY_CANCEL,
-            parent_close_policy=(
-                ParentClosePolicy.ABANDON if new.task.background else ParentClosePolicy.REQUEST_CANCEL
-            ),
+            parent_close_policy=(ParentClosePolicy.ABANDON if task.background else ParentClosePolicy.REQUEST_CANCEL),
             id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
             task_timeout=workflow.info().task_timeout,
             static_summary=initial_summary(start),
-            memo={**initial_memo(start, now=workflow.now()), MEMO_KEY: new.note.model_dump(mode="json")},
+            memo={**initial_memo(start, now=workflow.now()), MEMO_KEY: note.model_dump(mode="json")},
             search_attributes=initial_attributes(start, tenant=tenant_of(self._workflow_id)),
-            priority=Priority(priority_key=new.priority),
+            priority=Priority(priority_key=request.priority_key),
         )
         # Otherwise the SDK logs the failure of a handle that is never awaited, as for a task cancelled with its turn.
         handle.add_done_callback(lambda done: done.cancelled() or done.exception())
-        if new.task.background:
-            self._watch(new.task.task_id, handle)
+        if task.background:
+            self._watch(task.task_id, handle)
         return handle
 
     async def cancel_all(self) -> None:

@@ -13,6 +13,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.ids import WorkflowId, sibling_id
     from turnkeeper.models.session.session import Session
     from turnkeeper.models.session.tasks.task_state import TaskChange
+    from turnkeeper.models.session.views import due_task_change
     from turnkeeper.workflows.background import run_in_background
 
 PARENT_GONE = "The session that started this task has ended."
@@ -34,13 +35,13 @@ class TaskReporter:
 
     async def _run(self) -> None:
         while True:
-            await workflow.wait_condition(lambda: self._session.due_task_change is not None)
+            await workflow.wait_condition(lambda: due_task_change(self._session) is not None)
             await self.send()
 
     async def send(self) -> None:
         """Signal the latest change, if there is one. If the parent is gone, the task ends."""
         await workflow.wait_condition(lambda: not self.is_sending)
-        change = self._session.due_task_change
+        change = due_task_change(self._session)
         if change is None:
             return
         self.is_sending = True
@@ -50,7 +51,7 @@ class TaskReporter:
             self._session.end(PARENT_GONE, discard_queue=True, now=workflow.now())
         finally:
             self.is_sending = False
-        self._session.note_task_change_sent(change)
+        self._session.own_task.note_sent(change)
 
     async def _signal(self, change: TaskChange) -> None:
         start = self._session.config.task

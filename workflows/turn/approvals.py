@@ -56,7 +56,7 @@ class Approvals:
 
     async def _expire(self) -> None:
         """Expire pending approvals at their time; all were requested at the same moment."""
-        while self._session.awaits_approval:
+        while self._scope.turn.awaits_approval:
             awaiting = [call for call in self._scope.turn.newest_step.tool_calls if call.awaits_approval]
             until = min(call.approval.expires_at for call in awaiting if call.approval)
             seconds = max(0.0, (until - workflow.now()).total_seconds())
@@ -68,4 +68,4 @@ class Approvals:
         """Return the timer's summary for the Web UI, within Temporal's length limit."""
         distinct = ", ".join(dict.fromkeys(call.name for call in awaiting))
         names = distinct if len(distinct) <= 80 else f"{len(awaiting)} tool calls"
-        return f"approval of {names} · turn {self._session.turn_count} · step {self._scope.turn.step_count}"
+        return f"approval of {names} · turn {self._session.transcript.count} · step {self._scope.turn.steps}"

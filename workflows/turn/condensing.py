@@ -10,6 +10,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.failures import describe_failure
     from turnkeeper.activities.hand_off import HandOffActivities
     from turnkeeper.models.session.tasks.hand_off_messages import CondenseCall, CondenseOutcome
+    from turnkeeper.models.session.tasks.tree import budgets_of
     from turnkeeper.models.transcript.task_view import CondensedTexts
     from turnkeeper.models.transcript.trajectory import BlobRef
     from turnkeeper.models.wire import REASON_CHARS
@@ -30,7 +31,7 @@ class Condensing:
 
         The usage counts towards the turn's budget. If it fails, the turn continues with the cut texts.
         """
-        session, texts = self._session, self._session.to_condense
+        session, texts = self._session, self._session.own_task.to_condense
         if texts is None:
             return
         outcome = await self._outcome(texts.blob)
@@ -39,7 +40,7 @@ class Condensing:
         if outcome.trouble:
             workflow.logger.warning("Long texts of the task's history are cut, not condensed: %s", outcome.trouble)
         reason = outcome.trouble and outcome.trouble[:REASON_CHARS]
-        session.end_condensing(
+        session.own_task.end_condensing(
             outcome.prompt,
             CondensedTexts(condensed=outcome.condensed, cut=max(0, texts.count - outcome.condensed), reason=reason),
         )
@@ -52,12 +53,12 @@ class Condensing:
             return await workflow.execute_activity_method(
                 HandOffActivities.condense_history,
                 CondenseCall(
-                    turn=session.turn_count,
+                    turn=session.transcript.count,
                     texts=texts,
                     model=scope.turn.model,
                     request=session.count_request(),
                     max_bytes=scope.turn.limits.prompt_bytes,
-                    **session.budgets.remaining(),
+                    **budgets_of(session).remaining(),
                 ),
                 start_to_close_timeout=activity_options.CONDENSE_TIMEOUT,
                 schedule_to_close_timeout=min(scope.time_left(), activity_options.CONDENSE_PATIENCE),

@@ -14,17 +14,18 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.call_model import ModelActivities
     from turnkeeper.activities.failures import asked_again
     from turnkeeper.models.context.model_context import LearnedLimit
-    from turnkeeper.models.context.request_size import head_tokens
+    from turnkeeper.models.context.model_view import head_tokens
     from turnkeeper.models.errors import ErrorType, TurnFailedError, fail
-    from turnkeeper.models.invalid_values import counted
     from turnkeeper.models.session.archive.index_entries import entry_of
+    from turnkeeper.models.session.tasks.tree import budgets_of
+    from turnkeeper.models.texts.counted import counted
     from turnkeeper.models.transcript.model_call import ModelCall, ModelCallOutcome, ModelResponse, QuickReads
     from turnkeeper.models.transcript.trajectory import ToolResult, Usage
     from turnkeeper.workflows import activity_options
+    from turnkeeper.workflows.turn.allowance import TurnAllowance
     from turnkeeper.workflows.turn.offered_tools import OfferedTools
     from turnkeeper.workflows.turn.open_request import OpenRequest, RequestSlot
     from turnkeeper.workflows.turn.summaries import Summaries
-    from turnkeeper.workflows.turn.turn_allowance import TurnAllowance
     from turnkeeper.workflows.turn.turn_scope import TurnScope, check_cancelled
     from turnkeeper.workflows.turn.unfinished import spent_of, unfinished_of
 
@@ -107,8 +108,8 @@ class ModelCalls:
         head = request.model_request.head
         session.refusals.note_answer(turn.model, head, tokens=tokens, left_out=response.left_out)
         if any(part.kind == "state" for part in response.left_out):
-            session.view.open_segment()
-            self.segment = session.view.segment  # the new answer's own reasoning can go back
+            session.context.view.open_segment()
+            self.segment = session.context.view.segment  # the new answer's own reasoning can go back
 
     async def _outcome_or_reset(self, request: OpenRequest, limit: LearnedLimit | None) -> ModelCallOutcome:
         """Return the outcome of `request`; if the vendor refuses it for good, renew tools and state, once.
@@ -156,14 +157,14 @@ class ModelCalls:
         await self._evict()
         await self._allowance.check_spent()  # a summary may have used up the rest
         await self._tools.load_if_due()
-        self.segment = session.view.segment
+        self.segment = session.context.view.segment
         session.turn_slot.note_request()
         return self._slot.open(
             OpenRequest(
                 number=session.count_request(),
-                model_request=session.view.request(session.head),
-                digest=session.view.digest(session.head),
-                estimated_tokens=session.view.estimated_tokens,
+                model_request=session.context.view.request(session.head),
+                digest=session.context.view.digest(session.head),
+                estimated_tokens=session.context.view.estimated_tokens,
                 entry=entry_of(session),
             )
         )
@@ -179,7 +180,7 @@ class ModelCalls:
         count, tokens, removed = (
             context.view.message_count,
             context.view.estimated_tokens,
-            context.pop_eviction_counts(),
+            context.evicted.pop_counts(),
         )
         if removed.evicted:
             log.info("Trimmed conversation: %d messages removed, %d kept (~%d tokens)", removed.evicted, count, tokens)
@@ -201,8 +202,8 @@ class ModelCalls:
         call = workflow.start_activity_method(
             ModelActivities.call_model,
             ModelCall(
-                turn=session.turn_count,
-                step=turn.step_count,
+                turn=session.transcript.count,
+                step=turn.steps,
                 request=request.number,
                 model=turn.model,
                 digest=request.digest,
@@ -211,13 +212,13 @@ class ModelCalls:
                 round=waits,
                 lasting_failures=previous.lasting_failures,
                 repeats_empty=self._resends_empty,
-                inline_bytes=turn.inline_bytes,
-                max_bytes=turn.max_answer_bytes(session.room.turn_cap),
+                inline_bytes=turn.bytes.inline,
+                max_bytes=turn.bytes.max_answer(session.room.turn_cap),
                 quick_reads=self._quick_reads(),
                 left_out=session.refusals.parts_of(turn.model, request.model_request.head),
                 may_be_too_long=self._guesses_length
                 and session.refusals.is_largest(turn.model, request.model_request.head, tokens=_tokens(request)),
-                **session.budgets.remaining(),
+                **budgets_of(session).remaining(),
             ),
             start_to_close_timeout=timedelta(seconds=turn.limits.model_timeout),
             schedule_to_close_timeout=self._scope.time_left(),
@@ -247,9 +248,9 @@ class ModelCalls:
         """Return what the activity may read itself; `None` if there is nothing, or no room for results."""
         session, turn = self._session, self._scope.turn
         tools = [
-            tool.name for tool in session.offered_tools if tool.is_quick_read and self._scope.decide(tool) == "allow"
+            tool.name for tool in session.tools.offered if tool.is_quick_read and self._scope.decide(tool) == "allow"
         ]
-        room = turn.inline_room
+        room = turn.bytes.inline_room
         if not tools or room <= 0:
             return None
         return QuickReads(
@@ -278,7 +279,7 @@ class ModelCalls:
         try:
             outcome = await call
         except ActivityError as error:
-            max_bytes = scope.turn.max_answer_bytes(self._session.room.turn_cap)
+            max_bytes = scope.turn.bytes.max_answer(self._session.room.turn_cap)
             self.unfinished = unfinished_of(error, model=scope.turn.model, max_bytes=max_bytes)
             self._count_spent(spent_of(error))
             scope.check_stop()
@@ -310,7 +311,7 @@ class ModelCalls:
         turn = self._scope.turn
         name = turn.model.partition(":")[2] or turn.model
         return (
-            f"{name} · {self._session.turn_count}.{turn.step_count} · "
+            f"{name} · {self._session.transcript.count}.{turn.steps} · "
             f"{counted(request.message_count, 'message')}, ~{_short(request.estimated_tokens)} tokens"
         )
 

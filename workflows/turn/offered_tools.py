@@ -11,7 +11,7 @@ from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.tools import ToolActivities
-    from turnkeeper.models.session.tools.tool_list import digest_of, merge_instructions, merge_tools
+    from turnkeeper.models.session.tools.tool_list import merge_instructions, merge_tools, tools_digest
     from turnkeeper.models.transcript.model_call import ToolList, ToolListCall, ToolSpec
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.turn.turn_scope import TurnScope, check_cancelled
@@ -30,43 +30,42 @@ class OfferedTools:
         Then offer those that the turn's policy does not deny. If a reload fails, the earlier tools stay. Raises
         `TurnFailedError` if there are none.
         """
-        session, segment, turn = self._session, self._session.view.segment, self._session.turn_count
-        is_first = session.tools.specs is None
-        if session.tools.is_reload_due(segment=segment, turn=turn):
-            await self._load(segment=segment, turn=turn)
-        denied = [tool.name for tool in session.all_tools if self._scope.decide(tool) == "deny"]
-        session.deny_tools(denied, is_first=is_first)
+        session, tools = self._session, self._session.tools
+        is_first = tools.specs is None
+        if tools.state.is_reload_due(segment=session.context.view.segment, turn=session.transcript.count):
+            await self._load(turn=session.transcript.count)
+        tools.deny([tool.name for tool in tools.all if self._scope.decide(tool) == "deny"], is_first=is_first)
 
-    async def _load(self, *, segment: int, turn: int) -> None:
-        session = self._session
-        if session.tools.is_fresh(turn=turn):
-            session.tools.keep_for_segment(segment=segment)
+    async def _load(self, *, turn: int) -> None:
+        tools = self._session.tools
+        if tools.state.is_fresh(turn=turn):
+            tools.keep_for_segment()
             return
-        specs = session.tools.specs
+        specs = tools.specs
         try:
-            self._offer(await self._list(specs))
+            self._offer(await self._list(specs), turn=turn)
         except ActivityError as error:
             if specs is None:
                 self._scope.fail_with(error, sentence="The session's tools could not be read.")
             check_cancelled(error)
             workflow.logger.warning("the tools could not be reloaded; the earlier ones stay")
-            session.offer_tools(specs)
+            tools.offer(specs, turn=turn)
 
-    def _offer(self, listed: ToolList) -> None:
-        session, state = self._session, self._session.tools.state
-        session.note_absent_servers(listed.absent)
+    def _offer(self, listed: ToolList, *, turn: int) -> None:
+        tools, state = self._session.tools, self._session.tools.state
+        tools.note_absent(listed.absent)
         if listed.unchanged:
-            session.offer_tools(state.specs or [])
+            tools.offer(state.specs or [], turn=turn)
         elif listed.unread:
-            tools, instructions = merge_tools(listed, state.specs or []), merge_instructions(listed, state.instructions)
-            session.offer_tools(tools, instructions=instructions, is_complete=False)
+            specs, instructions = merge_tools(listed, state.specs or []), merge_instructions(listed, state.instructions)
+            tools.offer(specs, instructions=instructions, turn=turn, is_complete=False)
         else:
-            session.offer_tools(listed.tools, instructions=listed.instructions)
+            tools.offer(listed.tools, instructions=listed.instructions, turn=turn)
 
     async def _list(self, specs: list[ToolSpec] | None) -> ToolList:
         return await workflow.execute_activity_method(
             ToolActivities.list_tools,
-            ToolListCall(known=digest_of(specs or [], self._session.tools.state.instructions)),
+            ToolListCall(known=tools_digest(specs or [], self._session.tools.state.instructions)),
             start_to_close_timeout=activity_options.TOOL_LIST_TIMEOUT,
             schedule_to_close_timeout=self._scope.time_left(),
             heartbeat_timeout=activity_options.HEARTBEAT_TIMEOUT,

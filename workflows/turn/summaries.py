@@ -7,7 +7,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.failures import describe_failure
     from turnkeeper.activities.summarisation import SummaryActivities
     from turnkeeper.models.context.model_view import digest_of
-    from turnkeeper.models.invalid_values import counted
+    from turnkeeper.models.texts.counted import counted
     from turnkeeper.models.tokens import estimate_tokens
     from turnkeeper.models.transcript.model_call import ModelRequest, SummaryCall, SummaryOutcome
     from turnkeeper.workflows import activity_options
@@ -30,16 +30,16 @@ class Summaries:
         If it fails, the session continues without it, and its messages wait for the next one.
         """
         session, history = self._session, self._scope.turn.history
-        if not session.context.is_summary_due(history):
+        if not session.context.evicted.is_summary_due(history):
             return
         request = self._open_request()
-        evicted = session.context.begin_summary()
+        evicted = session.context.evicted.begin_summary()
         outcome = await self._outcome(request)
         self._slot.close()
         session.turn_slot.add_usage(outcome.usage)
         session.turn_slot.add_usage(outcome.spent)
         if outcome.trouble:
-            session.context.note_failed_summary()
+            session.context.evicted.note_failed_summary()
             workflow.logger.warning("No summary of %d messages: %s", request.message_count, outcome.trouble)
         else:
             view_bytes = session.config.limits.view_bytes
@@ -64,17 +64,17 @@ class Summaries:
             return await workflow.execute_activity_method(
                 SummaryActivities.summarise,
                 SummaryCall(
-                    turn=session.turn_count,
+                    turn=session.transcript.count,
                     request=request.number,
                     model=scope.turn.model,
                     digest=request.digest,
-                    has_earlier=session.view.summary is not None,
+                    has_earlier=session.context.view.summary is not None,
                 ),
                 start_to_close_timeout=activity_options.SUMMARY_TIMEOUT,
                 schedule_to_close_timeout=min(scope.time_left(), activity_options.SUMMARY_PATIENCE),
                 heartbeat_timeout=activity_options.HEARTBEAT_TIMEOUT,
                 retry_policy=activity_options.SUMMARY_RETRIES,
-                summary=f"summary · turn {session.turn_count} · of {counted(request.message_count, 'message')}",
+                summary=f"summary · turn {session.transcript.count} · of {counted(request.message_count, 'message')}",
             )
         except ActivityError as error:
             check_cancelled(error)

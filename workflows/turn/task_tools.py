@@ -16,25 +16,24 @@ from temporalio.exceptions import (
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.errors import RejectedError, TaskValidationError, TurnExitError
     from turnkeeper.models.limits import LARGE_RESULT_BYTES
-    from turnkeeper.models.session.messages import SessionEnd
+    from turnkeeper.models.session.messages import SessionEnd, SessionInput
     from turnkeeper.models.session.tasks.hand_off_messages import PreparedSubTask, PrepareSubTask
     from turnkeeper.models.session.tasks.new_sub_task import (
-        NewSubTask,
         needs_activity,
-        new_sub_task,
         prepare_sub_task,
         start_sub_task,
+        sub_task_input,
     )
     from turnkeeper.models.session.tasks.outcome import TaskOutcome, history_notes, tool_result_of
     from turnkeeper.models.session.tasks.task_arguments import RunTask, read_progress, read_run_task
     from turnkeeper.models.session.tasks.task_specs import REPORT_PROGRESS, RUN_TASK, TASK_TOOLS
+    from turnkeeper.models.session.tasks.tree import void_task
     from turnkeeper.models.transcript.large_texts import fits_inline, resolve_args
     from turnkeeper.models.transcript.task_view import SubTask, TaskStatus
     from turnkeeper.models.transcript.trajectory import ToolCall, ToolResult
-    from turnkeeper.workflows.tasks.hand_off import prepare_in_activity
     from turnkeeper.workflows.tasks.sub_task_runner import SubTaskHandle, SubTaskRunner
-    from turnkeeper.workflows.tasks.task_texts import keep_result, read_text
-    from turnkeeper.workflows.turn.turn_allowance import TurnAllowance
+    from turnkeeper.workflows.tasks.task_activities import keep_result, prepare_in_activity, read_text
+    from turnkeeper.workflows.turn.allowance import TurnAllowance
     from turnkeeper.workflows.turn.turn_scope import TurnScope
 
 
@@ -54,7 +53,7 @@ class TaskTools:
 
     def has(self, name: str) -> bool:
         """Return whether `name` is one of these tools; a foreign tool may have its name."""
-        return name in TASK_TOOLS and self._session.find_tool(name) == TASK_TOOLS[name]
+        return name in TASK_TOOLS and self._session.tools.find(name) == TASK_TOOLS[name]
 
     async def run(self, call: ToolCall, *, inline_bytes: int) -> ToolResult:
         """Run a call of one of these tools. Wrong arguments give an error result."""
@@ -71,11 +70,14 @@ class TaskTools:
     async def _result(self, call: ToolCall, inline_bytes: int) -> ToolResult:
         args = await self._arguments(call)
         if call.name == REPORT_PROGRESS:
-            self._session.report_progress(read_progress(args))
+            self._session.own_task.report(read_progress(args))
             self._scope.refresh_ui()
             return ToolResult(outcome="Progress was reported")
         request = read_run_task(args)
-        reason = self._session.sub_tasks.rejection(self._scope.turn.limits, depth=self._session.depth)
+        allowance = self._session.allowance
+        reason = self._session.sub_tasks.rejection(
+            self._scope.turn.limits, depth=allowance.start.depth if allowance else 0
+        )
         if reason:
             return ToolResult(outcome=reason, status="error")
         self._scope.time_left()  # raises if there is none
@@ -86,35 +88,30 @@ class TaskTools:
         task = start_sub_task(self._session, request, call_id=call.id)
         self._scope.refresh_ui()
         try:
-            new = await self._new_task(request, task, args, prepared)
+            answer = await self._allowance.start_of(task.task_id)
+            if answer.rejection:
+                self._session.sub_tasks.drop(task.task_id)
+                return ToolResult(outcome=answer.rejection, status="error")
+            prepared = prepared or await self._prepare(request, task, args)
+            if prepared.error:
+                self._discard(task, "failed")
+                return ToolResult(outcome=f"{RUN_TASK}: {prepared.error}", status="error")
+            seconds_left = self._scope.time_left().total_seconds()
+            self._scope.refresh_ui()
+            start = sub_task_input(
+                self._session, request, task, prepared, portion=answer.granted, seconds_left=seconds_left
+            )
         except (asyncio.CancelledError, TurnExitError):
             self._discard(task, "cancelled")
             raise
         except TaskValidationError:
             self._discard(task, "failed")
             raise
-        return new if isinstance(new, ToolResult) else await self._run_task(new, inline_bytes)
-
-    async def _new_task(
-        self, request: RunTask, task: SubTask, args: object, prepared: PreparedSubTask | None
-    ) -> NewSubTask | ToolResult:
-        """Return the input of a recorded task, or the result that says why it is not started."""
-        answer = await self._allowance.start_of(task.task_id)
-        if answer.rejection:
-            self._session.sub_tasks.drop(task.task_id)
-            return ToolResult(outcome=answer.rejection, status="error")
-        if prepared is None:
-            prepared = await self._prepare(request, task, args)
-        if prepared.error:
-            self._discard(task, "failed")
-            return ToolResult(outcome=f"{RUN_TASK}: {prepared.error}", status="error")
-        seconds_left = self._scope.time_left().total_seconds()
-        self._scope.refresh_ui()
-        return new_sub_task(self._session, request, task, prepared, portion=answer.granted, seconds_left=seconds_left)
+        return await self._run_task(request, task, start, prepared.notes, inline_bytes)
 
     def _discard(self, task: SubTask, status: TaskStatus) -> None:
         """Record that a task was not started."""
-        self._session.void_task(task.task_id)
+        void_task(self._session, task.task_id)
         self._session.sub_tasks.end(task.task_id, status)
 
     async def _prepare(self, request: RunTask, task: SubTask, args: Any) -> PreparedSubTask:
@@ -140,10 +137,11 @@ class TaskTools:
             raise RejectedError("invalid", "its arguments are in the store of large texts, which can't be read now.")
         return args
 
-    async def _run_task(self, new: NewSubTask, inline_bytes: int) -> ToolResult:
-        task = new.task
+    async def _run_task(
+        self, request: RunTask, task: SubTask, start: SessionInput, notes: list[str], inline_bytes: int
+    ) -> ToolResult:
         self.started.add(task.call_id)
-        starting = asyncio.ensure_future(self._runner.start(new))
+        starting = asyncio.ensure_future(self._runner.start(request, task, start))
         try:
             # A background task is started even if the turn is stopped at this moment.
             handle = await (asyncio.shield(starting) if task.background else starting)
@@ -152,24 +150,24 @@ class TaskTools:
             return ToolResult(outcome=f"No task was started: a session {task.task_id} exists already", status="error")
         if task.background:
             text = "Its answer will come as a message."
-            if new.notes:
-                text = f"{text}\n\n{history_notes(new.notes)}"
+            if notes:
+                text = f"{text}\n\n{history_notes(notes)}"
             return ToolResult(outcome=f"Task {task.task_id} was started", content=text)
-        outcome = await self._outcome(new, handle)
+        outcome = await self._outcome(task, handle)
         limits = self._scope.turn.limits
         result = tool_result_of(
-            task, outcome, notes=new.notes, max_chars=limits.max_tool_result_chars, max_bytes=LARGE_RESULT_BYTES
+            task, outcome, notes=notes, max_chars=limits.max_tool_result_chars, max_bytes=LARGE_RESULT_BYTES
         )
         return result if fits_inline(result, inline_bytes) else await keep_result(result, inline_bytes=inline_bytes)
 
-    async def _outcome(self, new: NewSubTask, handle: SubTaskHandle) -> TaskOutcome:
+    async def _outcome(self, task: SubTask, handle: SubTaskHandle) -> TaskOutcome:
         """Wait for a task. If the turn runs out of time, cancel the task and raise `TurnFailedError`."""
         try:
             while not handle.done():
                 # The turn's clock stands still while people decide, so there may be more time than before.
                 with suppress(asyncio.TimeoutError):
                     await workflow.wait_condition(
-                        handle.done, timeout=self._scope.time_left(), timeout_summary=f"time of {new.task.task_id}"
+                        handle.done, timeout=self._scope.time_left(), timeout_summary=f"time of {task.task_id}"
                     )
             outcome = _outcome_of(handle.result())
         except ChildWorkflowError as error:
@@ -178,7 +176,7 @@ class TaskTools:
             # This also runs when the worker evicts the session, so it may not use Temporal's API.
             if not handle.done():
                 handle.cancel()
-        self._session.end_sub_task(new.task.task_id, outcome, now=workflow.now())
+        self._session.end_sub_task(task.task_id, outcome, now=workflow.now())
         return outcome
 
 

@@ -19,9 +19,9 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.transcript.trajectory import FileChange, ModelStep, ToolCall, ToolResult
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.tasks.sub_task_runner import SubTaskRunner
+    from turnkeeper.workflows.turn.allowance import TurnAllowance
     from turnkeeper.workflows.turn.approvals import Approvals
     from turnkeeper.workflows.turn.task_tools import TaskTools
-    from turnkeeper.workflows.turn.turn_allowance import TurnAllowance
     from turnkeeper.workflows.turn.turn_scope import TurnScope, check_cancelled
 
 _QUEUE_TIMEOUTS = (TimeoutType.SCHEDULE_TO_START, TimeoutType.SCHEDULE_TO_CLOSE)
@@ -49,8 +49,8 @@ class ToolCalls:
         turn.budgets.check_calls(turn.calls)
         asking, calls = list(filter(self._needs_approval, step.tool_calls)), len(step.tool_calls)
         kinds = {"asks": bool(asking), "shows_changes": any(map(self._writes_a_file, asking))}
-        await reserve(turn.results_bytes(calls, **kinds))
-        self._scope.turn.check_room_for_results(calls, **kinds, cap=self._session.room.turn_cap)
+        await reserve(turn.bytes.of_results(calls, **kinds))
+        self._scope.turn.bytes.check_room_for_results(calls, **kinds, cap=self._session.room.turn_cap)
 
     async def run(self) -> None:
         """Run the pending calls of the newest step, `max_parallel_tools` at a time (AGT-1).
@@ -68,7 +68,7 @@ class ToolCalls:
 
     async def _preview_changes(self, calls: list[ToolCall]) -> dict[str, FileChange]:
         """Return what each of `calls` would change in its file, by id; a note where no worker can tell in time."""
-        max_bytes = self._scope.turn.diff_bytes(len(calls))
+        max_bytes = self._scope.turn.bytes.diff(len(calls))
         try:
             previews = await workflow.execute_activity_method(
                 ToolActivities.preview_changes,
@@ -87,7 +87,7 @@ class ToolCalls:
     async def _run_all(self, calls: list[ToolCall]) -> None:
         turn = self._scope.turn
         gate = asyncio.Semaphore(turn.limits.max_parallel_tools)
-        inline_bytes = turn.result_inline_bytes(len(calls))
+        inline_bytes = turn.bytes.inline_result(len(calls))
         running = [asyncio.create_task(self._run_tool(call, gate, inline_bytes)) for call in calls]
         try:
             await asyncio.gather(*running)
@@ -124,9 +124,9 @@ class ToolCalls:
 
     def _reject_call(self, call: ToolCall) -> ToolResult | None:
         """Return the result of a call that can't run: unknown, malformed or denied; else `None` (AGT-7, AGT-8)."""
-        tool = self._session.find_tool(call.name)
+        tool = self._session.tools.find(call.name)
         if tool is None:
-            names = ", ".join(tool.name for tool in self._session.offered_tools) or "none"
+            names = ", ".join(tool.name for tool in self._session.tools.offered) or "none"
             return ToolResult(outcome=f"Unknown tool {call.name!r}", content=f"Tools: {names}", status="error")
         if isinstance(call.args, str):
             return ToolResult(
@@ -142,11 +142,11 @@ class ToolCalls:
             return True
         if self._reject_call(call):
             return False
-        tool = self._session.find_tool(call.name)
+        tool = self._session.tools.find(call.name)
         return tool is not None and self._scope.decide(tool) == "ask"
 
     def _writes_a_file(self, call: ToolCall) -> bool:
-        tool = self._session.find_tool(call.name)
+        tool = self._session.tools.find(call.name)
         return tool is not None and tool.writes_a_file
 
     async def _execute(self, call: ToolCall, inline_bytes: int) -> ToolResult:
@@ -178,7 +178,7 @@ class ToolCalls:
             return _result_of_failure(call.name, error, repeatable=repeatable)
 
     def _invocation(self, call: ToolCall) -> ToolInvocation:
-        tool = self._session.find_tool(call.name)
+        tool = self._session.tools.find(call.name)
         return ToolInvocation(
             call_id=call.id,
             name=call.name,
@@ -200,11 +200,11 @@ class ToolCalls:
         return ToolResult(outcome=f"{call.name} was cancelled", status="cancelled")
 
     def _only_reads(self, name: str) -> bool:
-        tool = self._session.find_tool(name)
+        tool = self._session.tools.find(name)
         return tool is not None and tool.effect == "read"
 
     def _is_repeatable(self, name: str) -> bool:
-        tool = self._session.find_tool(name)
+        tool = self._session.tools.find(name)
         return tool is not None and tool.effect != "at_most_once"
 
 

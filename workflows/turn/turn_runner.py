@@ -13,16 +13,17 @@ from temporalio import workflow
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.errors import ErrorType, TurnFailedError, TurnPausedError, TurnStoppedError, fail
     from turnkeeper.models.session.session import Session
+    from turnkeeper.models.session.turn.running_turn import number_calls
     from turnkeeper.models.transcript.conversation import TurnStop
     from turnkeeper.models.transcript.model_call import ModelResponse
     from turnkeeper.models.transcript.trajectory import ModelStep, ToolResult
     from turnkeeper.workflows.archiving import Archiving
     from turnkeeper.workflows.tasks.sub_task_runner import SubTaskRunner
+    from turnkeeper.workflows.turn.allowance import TurnAllowance
     from turnkeeper.workflows.turn.condensing import Condensing
     from turnkeeper.workflows.turn.model_calls import ModelCalls
     from turnkeeper.workflows.turn.open_request import OpenRequest, RequestSlot
     from turnkeeper.workflows.turn.tool_calls import ToolCalls
-    from turnkeeper.workflows.turn.turn_allowance import TurnAllowance
     from turnkeeper.workflows.turn.turn_scope import TurnScope
 
 
@@ -127,15 +128,15 @@ class TurnRunner:
         """
         turn = self._scope.turn
         if not turn.unsettled:
-            turn.budgets.check_next_step(turn.step_count)
-            if turn.step_count:
+            turn.budgets.check_next_step(turn.steps)
+            if turn.steps:
                 await self._reserve_bytes()
-        if turn.unsettled or (turn.step_count and self._scope.is_due_to_pause()):
+        if turn.unsettled or (turn.steps and self._scope.is_due_to_pause()):
             raise TurnPausedError
 
     async def _ask_model(self) -> ModelStep:
         """Ask the model and record its response as the next step."""
-        self._session.turn_slot.change(self._scope.turn.with_next_step())
+        self._session.turn_slot.change(self._scope.turn.with_more(steps=1))
         self._scope.check_stop()
         self._session.steer_turn(now=workflow.now())
         step = self._record(await self._model_calls.ask())
@@ -144,7 +145,7 @@ class TurnRunner:
 
     async def _run_tools(self, step: ModelStep) -> None:
         """Run the tool calls of `step`, within the turn's budgets."""
-        self._session.turn_slot.change(self._scope.turn.with_more_calls(len(step.tool_calls)))
+        self._session.turn_slot.change(self._scope.turn.with_more(calls=len(step.tool_calls)))
         await self._tool_calls.check(step, self._reserve_for_results)
         await self._allowance.check_step(self._model_calls.usage)
         await self._finish_pending_calls()
@@ -161,7 +162,7 @@ class TurnRunner:
 
     def _record(self, response: ModelResponse) -> ModelStep:
         parts = [] if response.stop == "max_tokens" else response.calls
-        calls = self._scope.turn.number_calls(parts, turn_number=self._session.turn_count)
+        calls = number_calls(parts, turn_number=self._session.transcript.count, step=self._scope.turn.steps)
         slot = self._session.turn_slot
         step = slot.add_response(response, calls, now=workflow.now(), spent=self._model_calls.spent)
         turn = self._scope.turn.with_unsettled_step(response.state, segment=self._model_calls.segment)
@@ -180,7 +181,7 @@ class TurnRunner:
         cap = await self._cap_for(size)
         if size > cap or (size * 8 > cap * 7 and self._archiving.is_attempt_due):
             await self._archiving.move_steps(max_bytes=cap // 2)
-        self._scope.turn.check_size(cap, archive_error=self._session.archive.current_error)
+        self._scope.turn.bytes.check(cap, archive_error=self._session.archive.current_error)
 
     async def _reserve_for_results(self, results_bytes: int) -> None:
         """Move the turn's oldest steps to the archive if the results of the newest one have no room beside them."""
@@ -214,7 +215,9 @@ class TurnRunner:
             return
         calls = [
             call.model_copy(update={"result": _not_called(call.name)})
-            for call in self._scope.turn.number_calls(unfinished.calls, turn_number=self._session.turn_count)
+            for call in number_calls(
+                unfinished.calls, turn_number=self._session.transcript.count, step=self._scope.turn.steps
+            )
         ]
         slot = self._session.turn_slot
         slot.add_response(unfinished, calls, now=workflow.now(), interrupted=True, spent=spent)
@@ -222,7 +225,7 @@ class TurnRunner:
             slot.append_step_to_view(state=None)
 
     def _log_end(self) -> None:
-        view = self._session.view
+        view = self._session.context.view
         workflow.logger.info("Conversation: %d messages (~%d tokens)", view.message_count, view.estimated_tokens)
 
 

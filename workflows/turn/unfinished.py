@@ -12,9 +12,8 @@ with workflow.unsafe.imports_passed_through():
 
     from turnkeeper.activities.failures import is_reported_death
     from turnkeeper.models.transcript.model_call import ModelResponse, Spent
-    from turnkeeper.models.transcript.partial_output import PartialOutput
+    from turnkeeper.models.transcript.partial_output import PartialOutput, unfinished_answer
     from turnkeeper.models.transcript.trajectory import Usage
-    from turnkeeper.models.transcript.unfinished import unfinished_answer
 
 
 def unfinished_of(error: ActivityError, *, model: str, max_bytes: int) -> ModelResponse | None:

@@ -42,7 +42,7 @@ class AnthropicProvider:
         """
         self._address: dict[str, Any] = {"base_url": base_url, "api_key": api_key}
         self._transport = Transport(ANTHROPIC, self._client, silence_timeout=silence_timeout)
-        self._refused = RefusedParts(_API)
+        self.refused = RefusedParts(_API)
 
     async def stream(
         self, name: str, request: ModelRequest, info: CallInfo
@@ -56,7 +56,7 @@ class AnthropicProvider:
         def encode_trimmed(trimmed: ModelRequest, parts: Parts) -> Body:
             return encode(trimmed, name=name)
 
-        async with aclosing(self._refused.answer(name, request, info, encode_trimmed, send)) as answer:
+        async with aclosing(self.refused.answer(name, request, info, encode_trimmed, send)) as answer:
             async for piece in answer:
                 yield piece
 

@@ -57,7 +57,7 @@ THINKING_TOKENS = 8_000
 GO_ON = "(Go on.)"
 """A user's message for conversations that end with the assistant: newer models refuse to continue their own text."""
 
-_THINKS_BY_BUDGET = re.compile(r"claude-(?:3[-.]7|(?:opus|sonnet|haiku)-4(?![-.][6-9]))")
+_THINKS_BY_BUDGET = re.compile(r"claude-(?:3[-.]7|(?:opus|sonnet|haiku)-4(?![-.][6-9])|4(?:[-.][0-5])?-[a-z])")
 _THINKS_NOT = re.compile(r"(?!.*claude-)|.*claude-(?:v?[12]\b|instant|3(?![-.]7)|(?:opus|sonnet|haiku)-3)")
 
 

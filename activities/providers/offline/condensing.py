@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from turnkeeper.activities.providers.offline.text import sentences, shorten
 from turnkeeper.models.tasks.condensing import TextToCondense, answer_of, read_request
 from turnkeeper.models.transcript.model_call import ModelRequest
-from turnkeeper.stores.ranking.bm25 import rank
+from turnkeeper.stores.tasks.bm25 import rank
 
 _DEFINITE = re.compile(
     r"\d|[\w.-]/[\w.-]|`[^`]+`|[“\"][^”\"]+[”\"]|\b(?:decided|must|never|always|agreed|because|instead|failed|error)\b",

@@ -64,7 +64,7 @@ class OpenAIChatProvider:
         self._protocol = protocol
         self._omitted_tools = OmittedToolsLog()
         sight = TEXT_ONLY if images == "no" or protocol == "text" else FULL
-        self._refused = RefusedParts(replace(_API, sight_of=lambda name: sight, learns_sight=images == "auto"))
+        self.refused = RefusedParts(replace(_API, sight_of=lambda name: sight, learns_sight=images == "auto"))
         self._transport = Transport(ENDPOINT, self._client, silence_timeout=silence_timeout, sends_key=bool(api_key))
 
     async def stream(
@@ -86,7 +86,7 @@ class OpenAIChatProvider:
             )
             return stream_answer(self._transport.request(PATH, body), answer, run_out=USAGE_WAIT, meter=info.meter)
 
-        async with aclosing(self._refused.answer(name, request, info, encode_trimmed, send)) as pieces:
+        async with aclosing(self.refused.answer(name, request, info, encode_trimmed, send)) as pieces:
             async for piece in pieces:
                 yield piece
 

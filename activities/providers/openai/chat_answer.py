@@ -231,7 +231,7 @@ def _merged_fragments(details: list[JsonValue]) -> list[JsonValue]:
 
 def _calls_in(delta: Event) -> list[Event]:
     """Return the pieces of calls in a delta, including the deprecated `function_call`."""
-    calls = list(delta.get("tool_calls") or [])
+    calls = [piece for piece in delta.get("tool_calls") or [] if piece is not None]
     return [*calls, {"index": 0, "function": delta["function_call"]}] if delta.get("function_call") else calls
 
 

@@ -44,7 +44,7 @@ class OpenAIProvider:
         """
         self._address = {"base_url": base_url, "api_key": api_key}
         self._transport = Transport(OPENAI, self._client, silence_timeout=silence_timeout)
-        self._refused = RefusedParts(_API)
+        self.refused = RefusedParts(_API)
         self._omitted_tools = OmittedToolsLog()
 
     async def stream(
@@ -60,7 +60,7 @@ class OpenAIProvider:
         def send(body: Body) -> AsyncGenerator[Delta | ModelResponse, None]:
             return stream_answer(self._transport.request(PATH, body), ResponsesAccumulator(name), meter=info.meter)
 
-        async with aclosing(self._refused.answer(name, request, info, encode_trimmed, send)) as answer:
+        async with aclosing(self.refused.answer(name, request, info, encode_trimmed, send)) as answer:
             async for piece in answer:
                 yield piece
 

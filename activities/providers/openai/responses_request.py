@@ -154,10 +154,14 @@ def _is_all_of_it(earlier: Block | None, later: Block | None) -> bool:
 def _sendable(item: Block) -> Block:
     """Return an item as it came, without fields that the API sends but doesn't accept.
 
-    It requires the `status` of a message, but not that of reasoning and calls.
+    It requires the `status` of a message, but not that of reasoning and calls. Servers that copy the API send empty
+    arguments, and may not accept them.
 
     >>> _sendable({"type": "reasoning", "id": "rs_1", "summary": [], "status": "completed", "created_by": "x"})
     {'type': 'reasoning', 'id': 'rs_1', 'summary': []}
     """
     omitted_keys = {"created_by"} | ({"status"} if item.get("type") in ("reasoning", "function_call") else set())
-    return {key: value for key, value in item.items() if key not in omitted_keys and value is not None}
+    sendable: Block = {key: value for key, value in item.items() if key not in omitted_keys and value is not None}
+    if item.get("arguments") == "":
+        sendable["arguments"] = "{}"
+    return sendable

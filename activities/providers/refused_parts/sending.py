@@ -33,6 +33,10 @@ class RefusedParts:
         self._api = api
         self._memory = RefusalMemory(clock)
 
+    def texts(self) -> dict[str, list[str]]:
+        """Return what is left out of all requests to each model, for people."""
+        return self._memory.texts()
+
     async def answer(
         self, name: str, request: ModelRequest, info: CallInfo, encode: Encode, send: Send
     ) -> AsyncGenerator[Delta | ModelResponse, None]:

@@ -17,7 +17,7 @@ from turnkeeper.activities.providers.refused_parts.api import (
 )
 from turnkeeper.activities.providers.result_text import result_text
 from turnkeeper.activities.providers.tool_schemas import description_with_schema
-from turnkeeper.models.session.tools.tool_list import digest_of
+from turnkeeper.models.session.tools.tool_list import tools_digest
 from turnkeeper.models.transcript.model_call import CallPart, ModelMessage, ModelRequest, ToolSpec
 
 MIN_THINKING_TOKENS = 1_024
@@ -51,7 +51,7 @@ def without(request: ModelRequest, parts: Parts, *, sight: Sight) -> ModelReques
 
 def list_version(tools: Sequence[ToolSpec]) -> str:
     """Return the version of a part that is all tools of a list."""
-    return digest_of(list(tools))
+    return tools_digest(list(tools))
 
 
 def tool_version(tool: ToolSpec) -> str:

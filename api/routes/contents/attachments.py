@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
-from turnkeeper.api.dependencies import BlobHash, ServicesDep, SessionId
+from turnkeeper.api.dependencies import AuditDep, BlobHash, ServicesDep, SessionId
 from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.etags import matches
 from turnkeeper.api.http.openapi import SESSION, errors
@@ -63,7 +63,12 @@ _FIELDS = {"name": "name", "media_type": "Content-Type"}
     responses=errors(*SESSION, "too-large"),
 )
 async def upload_attachment(
-    request: Request, response: Response, services: ServicesDep, workflow_id: SessionId, name: Name = None
+    request: Request,
+    response: Response,
+    services: ServicesDep,
+    audit: AuditDep,
+    workflow_id: SessionId,
+    name: Name = None,
 ) -> Any:
     """Store a content for a prompt of this session; the answer is an item of that prompt's `attachments`.
 
@@ -85,7 +90,8 @@ async def upload_attachment(
         raise invalid(_FIELDS.get(wrong[0], "body"), wrong[1])
     if wrong_content := check_content(content, attachment.media_type):
         raise invalid("body", wrong_content)
-    await services.attachments.store(workflow_id, {attachment.hash or "": content})
+    async with audit.change("upload", workflow_id):
+        await services.attachments.store(workflow_id, {attachment.hash or "": content})
     response.headers["Location"] = attachment_path(workflow_id, attachment.hash or "")
     return attachment
 

@@ -11,7 +11,7 @@ from turnkeeper.clients.terminal import texts
 from turnkeeper.clients.terminal.formatting import amount, duration, legible, one_line, signature
 from turnkeeper.clients.terminal.interactive.markdown import INDENT, ChatMarkdown
 from turnkeeper.clients.terminal.interactive.terminal_style import MAX_COLUMNS, Sign
-from turnkeeper.models.invalid_values import counted
+from turnkeeper.models.texts.counted import counted
 from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall, ToolResult, UserStep

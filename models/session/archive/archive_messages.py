@@ -17,7 +17,7 @@ from turnkeeper.models.wire import Compact, Frozen
 
 
 class ArchiveMove(Compact):
-    """The content of one move: consecutive turns, early steps of the running turn, prompts to park, or fates.
+    """The content of one move: consecutive turns, early steps of the running turn, prompts to park, fates, or nothing.
 
     `first` counts from 1 for turns and parked prompts, from 0 for steps. `texts` are those that the model view refers
     to after the move.
@@ -36,7 +36,7 @@ class ArchiveMove(Compact):
     forget_below: int = 0
     """Parked prompts with smaller numbers are deleted: the session has them again, and has recorded that."""
     entry: IndexEntry | None = None
-    """What lists show of the session. It is no part of the move's identity."""
+    """What lists show of the session, for which alone a move may be. It is no part of the move's identity."""
 
     @field_serializer("turns")
     def _serialise_turns(self, turns: list[ConversationMessage]) -> list[dict[str, object]]:
@@ -60,6 +60,8 @@ class ArchiveMove(Compact):
             return f"{len(self.fates)} fates of prompts"
         if self.forget_below:
             return "nothing that waits any more"
+        if not self.turns and self.steps_of is None:
+            return "the status in lists"
         if self.steps_of is not None:
             return f"steps {self.first} to {self.first + len(self.steps) - 1} of turn {self.steps_of}"
         return f"turns {self.first} to {self.first + len(self.turns) - 1}"

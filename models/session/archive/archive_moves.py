@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 
 from turnkeeper.models.session.archive.archive_messages import ArchiveMove
-from turnkeeper.models.session.queue.leaving_fates import fate_bytes
+from turnkeeper.models.session.queue.fates import fate_bytes
 from turnkeeper.models.session.queue.prompt_queue import FATES_AT_ONCE
 from turnkeeper.models.session.session import Session
+from turnkeeper.models.session.turn.running_turn import RunningTurn
 from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.trajectory import Step, UserStep
 from turnkeeper.models.transcript.transcript import carried_size
 
 
@@ -24,15 +26,27 @@ def next_move(session: Session) -> ArchiveMove | None:
 
 
 def next_step_move(session: Session, *, max_bytes: int) -> ArchiveMove | None:
-    """Return the move of the running turn's oldest steps beyond `max_bytes`; `None` if none can go.
+    """Return the move of the running turn's oldest steps beyond `max_bytes`; `None` if none can go."""
+    turn = session.turn_slot.running()
+    steps, message = oldest_steps(turn, keep_bytes=max_bytes), turn.message
+    if not steps:
+        return None
+    return _detaching(session, [message], first=message.steps_omitted, steps_of=session.transcript.count, steps=steps)
+
+
+def oldest_steps(turn: RunningTurn, *, keep_bytes: int) -> list[Step]:
+    """Return the oldest steps of a turn beyond `keep_bytes`.
 
     The newest step always stays, since its calls may be pending.
     """
-    turn = session.turn_slot.running()
-    steps, message = turn.oldest_steps(keep_bytes=max_bytes), turn.message
-    if not steps:
-        return None
-    return _detaching(session, [message], first=message.steps_omitted, steps_of=session.turn_count, steps=steps)
+    leaving, excess = list[Step](), turn.carried_bytes - keep_bytes
+    for step in turn.message.steps[:-1]:
+        # Steering prompts stay with the one before them: they are one message of the replay text.
+        if excess <= 0 and not (leaving and isinstance(step, UserStep)):
+            break
+        leaving.append(step)
+        excess -= len(step.model_dump_json(exclude_defaults=True))
+    return leaving
 
 
 def prompt_move_is_due(session: Session, *, parks: bool) -> bool:
@@ -41,37 +55,43 @@ def prompt_move_is_due(session: Session, *, parks: bool) -> bool:
     `parks`: the next run is due, so prompts that it can't carry are to be parked.
     """
     queue, limits = session.queue, session.config.limits
-    fates_are_due = len(queue.leaving) >= FATES_AT_ONCE or queue.leaving.bytes > limits.leaving_bytes
-    has_stale_copies = not queue.parked and queue.row.forgotten < queue.row.next_number
-    return fates_are_due or has_stale_copies or (parks and not queue.row.fits(limits))
+    book = queue.fate_book
+    fates_are_due = len(book.leaving) >= FATES_AT_ONCE or book.leaving_bytes > limits.leaving_bytes
+    has_stale_copies = not queue.parked and queue.forgotten < queue.next_number
+    return fates_are_due or has_stale_copies or (parks and not queue.fits(limits))
 
 
 def next_prompt_move(session: Session, *, parks: bool) -> ArchiveMove:
     """Return the move that `prompt_move_is_due` announced; prompts to park get new numbers."""
     queue, limits = session.queue, session.config.limits
-    max_bytes, forget_below = limits.max_state_bytes // 2, queue.row.forgettable
-    if parks and not queue.row.fits(limits):
-        prompts = queue.row.next_parked(limits, max_bytes=max_bytes)
-        return ArchiveMove(first=queue.row.number_parked(len(prompts)), prompts=prompts, forget_below=forget_below)
-    fates = queue.leaving.first(max_bytes=max_bytes)
-    return ArchiveMove(first=0, fates=fates, forget_below=forget_below)
+    max_bytes = limits.max_state_bytes // 2
+    if parks and not queue.fits(limits):
+        return queue.next_to_park(limits, max_bytes=max_bytes)
+    fates = queue.fate_book.first_leaving(max_bytes=max_bytes)
+    return ArchiveMove(first=0, fates=fates, forget_below=queue.forgettable)
 
 
 def final_moves(session: Session) -> Iterator[ArchiveMove]:
-    """Yield copies of everything in an ending session, so that the archive has its transcript and fates."""
+    """Yield copies of everything in an ending session, so that the archive has its transcript and fates.
+
+    There is at least one, with which the session's end reaches the index.
+    """
     turns, first = session.transcript.turns, session.transcript.archived + 1
     for start, stop in _slices([carried_size(turn) for turn in turns], session.config.limits.max_state_bytes // 2):
         yield ArchiveMove(first=first + start, turns=turns[start:stop])
     yield from _final_fates(session)
+    if not turns:
+        yield ArchiveMove(first=0)
 
 
 def _final_fates(session: Session) -> Iterator[ArchiveMove]:
     queue, max_bytes = session.queue, session.config.limits.max_state_bytes // 2
-    fates = [*queue.leaving, *(fate for fate in queue.fates if fate.fate != "started")]
+    book = queue.fate_book
+    fates = [*book.leaving, *(fate for fate in book.recent if fate.fate != "started")]
     for start, stop in _slices([fate_bytes(fate) for fate in fates], max_bytes):
         yield ArchiveMove(first=0, fates=fates[start:stop])
-    if queue.row.forgotten < queue.row.next_number:
-        yield ArchiveMove(first=0, forget_below=queue.row.next_number)
+    if queue.forgotten < queue.next_number:
+        yield ArchiveMove(first=0, forget_below=queue.next_number)
 
 
 def _detaching(session: Session, leaving: list[ConversationMessage], /, **content: object) -> ArchiveMove:

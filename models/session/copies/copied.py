@@ -19,10 +19,9 @@ from turnkeeper.models.session.carried_state import CarriedState
 from turnkeeper.models.session.copies.document import ExportedTurn
 from turnkeeper.models.session.copies.snapshot import context_through
 from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.session.queue.fates import REMEMBERED_FATES, REMEMBERED_IDS
 from turnkeeper.models.session.queue.prompt_queue import QueueState
 from turnkeeper.models.session.queue.prompts import Fate
-from turnkeeper.models.session.queue.recent_fates import REMEMBERED_FATES
-from turnkeeper.models.session.queue.taken_ids import REMEMBERED_IDS
 from turnkeeper.models.transcript.attachments import Attachment
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.large_texts import refs_in

@@ -1,42 +1,70 @@
-"""The queue of a session: its limits, the order of prompts, and their fates (SES-6).
+"""The queue of a session: the order of its prompts, and their fates (SES-6, SES-7).
 
-An accepted prompt waits in a row (`prompt_row.py`), part of which may be parked in the archive. Its id is remembered
-(`taken_ids.py`), so that the same prompt sent again is not a second one. It leaves the row with exactly one fate
-(`recent_fates.py`).
+    interrupt │ steer │ enqueue │ parked │ enqueue
+
+The queue is one list, in the order in which prompts start. First come those that have interrupted the running turn,
+then those that wait to join it, then all others as they were accepted; a prompt's mode says which it is. A range of the
+list may be parked in the archive, because a run could not carry it over: of such a prompt, the queue has the id, a
+number and the size; the archive has its text. It is restored before its turn comes, so prompts start in the order in
+which they were accepted. A prompt leaves the queue with exactly one fate (`fates.py`).
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate, takewhile
 
 from turnkeeper.models.bounds import bound_json
-from turnkeeper.models.errors import RejectedError, RejectionReason
+from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.archive.archive_messages import ArchiveMove
-from turnkeeper.models.session.queue.leaving_fates import LeavingFates
-from turnkeeper.models.session.queue.prompt_row import PromptRow, RowState
-from turnkeeper.models.session.queue.prompts import Fate, FateName, ParkedPrompt, Prompt, QueuedPrompt, QueueView
-from turnkeeper.models.session.queue.recent_fates import RecentFates
-from turnkeeper.models.session.queue.taken_ids import TakenIds
+from turnkeeper.models.session.queue.fates import FateBook
+from turnkeeper.models.session.queue.prompts import (
+    Fate,
+    FateName,
+    ParkedPrompt,
+    Prompt,
+    PromptMode,
+)
 from turnkeeper.models.wire import Compact, Items, UtcDatetime
 
 FATES_AT_ONCE = 50
-"""Number of waiting fates that starts a move to the archive."""
+"""Number of fates that starts a move to the archive."""
 
 REASON_BYTES = 500
 """Maximum of a fate's reason, as JSON."""
 
+QUEUED_PROMPT_BYTES = 300
+"""Size of a waiting prompt without its text, as JSON."""
+
+PARKED_PROMPT_BYTES = 20
+"""Size of a parked prompt without its id: quotes, the number, the size, brackets and commas."""
+
 
 class QueueState(Compact):
-    """The carried part of the queue (SES-14)."""
+    """The carried part of the queue (SES-14).
 
-    row: RowState = RowState()
+    Numbers below `next_number` have been used for parked prompts; the archive was told to delete those below
+    `forgotten`.
+    """
+
+    waiting: Items[Prompt] = []
+    """The prompts that are not parked, in order."""
+    parked: Items[ParkedPrompt] = []
+    """The prompts behind the first `before_parked` of these."""
+    before_parked: int = 0
+    next_number: int = 1
+    forgotten: int = 1
     taken_ids: Items[str] = []
+    """The last ids of prompts that were accepted and wait no more."""
     fates: Items[Fate] = []
     leaving: Items[Fate] = []
     """Fates that wait for the archive, oldest first."""
 
 
 class PromptQueue:
-    """The waiting prompts, first in first out, the ids of accepted prompts, and the last fates."""
+    """The waiting prompts of a session, and the fates of the last ones.
+
+    Unless stated otherwise, the cost of a method depends on its arguments, not on the length of the queue.
+    """
 
     def __init__(self, state: QueueState, *, limits: Limits, on_change: Callable[[], object] = lambda: None) -> None:
         """Continue from `state`; `limits` bound the remembered ids and fates.
@@ -45,100 +73,140 @@ class PromptQueue:
         the session, which raises the revision itself.
         """
         self._on_change = on_change
-        self.row = PromptRow(state.row)
-        self.taken_ids = TakenIds(state.taken_ids, max_bytes=limits.ids_bytes)
-        self._fates = RecentFates(state.fates, state.leaving, max_bytes=limits.fates_bytes)
+        self._waiting = list(state.waiting)
+        self._before_parked = state.before_parked
+        self.parked = list(state.parked)
+        self.next_number = state.next_number
+        self.forgotten = state.forgotten
+        self.fate_book = FateBook(recent=state.fates, leaving=state.leaving, ids=state.taken_ids, limits=limits)
+        modes = [prompt.mode for prompt in self.waiting]
+        self._interrupts = sum(1 for _ in takewhile(lambda mode: mode == "interrupt", modes))
+        self._steers = sum(1 for _ in takewhile(lambda mode: mode == "steer", modes[self._interrupts :]))
+        self._by_id: dict[str, Prompt | ParkedPrompt] = {}
+        self._positions: dict[str, int] | None = None
+        self.text_bytes = 0
+        """JSON bytes of all waiting texts."""
+        self._parked_bytes = self._id_bytes = 0
+        for item in self:
+            self._count(item, 1)
 
     @property
     def state(self) -> QueueState:
         return QueueState(
-            row=self.row.state, taken_ids=list(self.taken_ids), fates=list(self.fates), leaving=list(self.leaving)
+            waiting=self._waiting,
+            parked=self.parked,
+            before_parked=self._before_parked if self.parked else 0,
+            next_number=self.next_number,
+            forgotten=self.forgotten,
+            taken_ids=list(self.fate_book.ids),
+            fates=list(self.fate_book.recent),
+            leaving=self.fate_book.leaving,
         )
 
     def __len__(self) -> int:
-        return len(self.row)
+        return len(self._waiting) + len(self.parked)
+
+    def __iter__(self) -> Iterator[Prompt | ParkedPrompt]:
+        """Yield all waiting prompts, in order."""
+        yield from self._waiting[: self._before_parked] if self.parked else self._waiting
+        if self.parked:
+            yield from self.parked
+            yield from self._waiting[self._before_parked :]
+
+    def __contains__(self, message_id: object) -> bool:
+        return message_id in self._by_id
 
     @property
-    def waiting(self) -> list[Prompt]:
-        return self.row.waiting
+    def next(self) -> Prompt | None:
+        """The prompt whose turn is next; `None` if none waits, or if it has to be fetched from the archive."""
+        return None if not self._waiting or (self.parked and not self._before_parked) else self._waiting[0]
 
     @property
-    def steering(self) -> list[Prompt]:
-        """The steering prompts, which wait to join the running turn."""
-        return self.row.steering
+    def waiting(self) -> Sequence[Prompt]:
+        """The prompts before the first parked one, in order; linear time."""
+        return self._waiting[: self._before_parked] if self.parked else list(self._waiting)
 
     @property
-    def parked(self) -> Sequence[ParkedPrompt]:
-        return self.row.parked
-
-    @property
-    def fates(self) -> Sequence[Fate]:
-        return self._fates.recent
-
-    @property
-    def leaving(self) -> LeavingFates:
-        return self._fates.leaving
-
-    def is_duplicate(self, message_id: str) -> bool:
-        """Return whether this id was accepted before (SES-6)."""
-        return message_id in self.taken_ids or message_id in self.row
-
-    # ---- its size
-
-    @property
-    def carried_bytes(self) -> int:
-        return self.taken_ids.bytes + self._fates.bytes + self.leaving.bytes + self.row.carried_bytes
-
-    def reserved_bytes(self, limits: Limits) -> int:
-        """Return the carried bytes of a full queue with the present ids and fates."""
-        memory = self.taken_ids.bytes + self._fates.bytes + min(self.leaving.bytes, limits.leaving_bytes)
-        return memory + self.row.reserved_bytes(limits)
+    def steering(self) -> Sequence[Prompt]:
+        """The prompts that wait to join the running turn, in order."""
+        return self._waiting[self._interrupts : self._interrupts + self._steers]
 
     # ---- in and out
 
     def accept(self, prompt: Prompt, *, turn_is_running: bool) -> None:
-        """Queue a prompt by its mode; from here it gets exactly one fate (SES-6, SES-7)."""
-        self.taken_ids.add(prompt.id)
-        self.row.insert(prompt, turn_is_running=turn_is_running)
+        """Queue a prompt at the place for its mode; from here it gets exactly one fate (SES-6, SES-7)."""
+        mode: PromptMode = prompt.mode if turn_is_running else "enqueue"
+        prompt = prompt if mode == prompt.mode else prompt.model_copy(update={"mode": mode})
+        if mode == "enqueue":
+            self._waiting.append(prompt)
+        elif mode == "interrupt":
+            self._waiting.insert(0, prompt)
+            self._interrupts += 1
+        else:
+            self._waiting.insert(self._interrupts + self._steers, prompt)
+            self._steers += 1
+        self._before_parked += mode != "enqueue"
+        self._count(prompt, 1)
 
-    def reject(self, message_id: str, rejection: RejectedError, *, at: UtcDatetime) -> None:
-        """Record that a prompt was rejected, and why; its id may be sent again."""
-        self._decide(message_id, "rejected", at=at, reason=rejection.message, refusal=rejection.reason)
+    def record(
+        self,
+        message_id: str,
+        fate: FateName,
+        *,
+        at: UtcDatetime,
+        turn_id: str | None = None,
+        rejection: RejectedError | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """Record the fate of a prompt that does not wait, or waits no more; `rejection` says why it was not accepted.
 
-    def discard_late(self, message_id: str, rejection: RejectedError, *, at: UtcDatetime) -> None:
-        """Record that a prompt came after the session had begun to end."""
-        self._decide(message_id, "discarded", at=at, reason=rejection.message, refusal=rejection.reason)
+        The id of a `rejected` one may be sent again.
+        """
+        refusal, reason = (rejection.reason, rejection.message) if rejection else (None, reason)
+        sentence = reason and bound_json(reason, REASON_BYTES, REASON_BYTES)
+        self.fate_book.add(Fate(id=message_id, fate=fate, at=at, turn_id=turn_id, reason=sentence, refusal=refusal))
 
     def start_next(self, *, at: UtcDatetime) -> Prompt:
         """Remove and return the prompt whose turn starts now. Raises `IndexError` if there is none."""
-        prompt = self.row.pop_next()
-        self._decide(prompt.id, "started", at=at, turn_id=prompt.id)
+        if self.next is None:
+            raise IndexError("no prompt waits here")
+        prompt = self._pop(0)
+        self.record(prompt.id, "started", at=at, turn_id=prompt.id)
         return prompt
 
     def pop_steering_prompts(self, turn_id: str, *, at: UtcDatetime, room: int) -> list[Prompt]:
         """Remove and return the steering prompts that fit in `room` bytes of JSON, for turn `turn_id` (SES-7)."""
-        prompts = self.row.pop_steering(room=room)
+        prompts = [self._pop(self._interrupts) for _ in range(_count_fitting(self.steering, max_bytes=room))]
         for prompt in prompts:
-            self._decide(prompt.id, "steered", at=at, turn_id=turn_id)
+            self.record(prompt.id, "steered", at=at, turn_id=turn_id)
         return prompts
 
-    def requeue_steering(self) -> None:
-        """Move unused steering prompts to the head of the queue, behind interrupting ones (SES-7)."""
-        self.row.requeue_steering()
+    def requeue_steering(self, *, after: int = 0) -> None:
+        """Let steering prompts beyond the first `after` of the queue wait for turns of their own, in their places."""
+        first = max(self._interrupts, after)
+        for index in range(first, self._interrupts + self._steers):
+            prompt = self._waiting[index].model_copy(update={"mode": "enqueue"})
+            self._waiting[index] = self._by_id[prompt.id] = prompt
+        self._steers = min(self._steers, first - self._interrupts)
 
     def withdraw(self, message_id: str, *, at: UtcDatetime) -> None:
         """Withdraw a waiting prompt, in linear time. Raises `RejectedError` (SES-8)."""
         self.check_waiting(message_id)
-        self.row.remove(message_id)
-        self._decide(message_id, "withdrawn", at=at)
+        item = self._by_id[message_id]
+        if isinstance(item, ParkedPrompt):
+            self._count(item, -1)
+            self.parked.remove(item)
+        else:
+            self._pop(next(index for index, prompt in enumerate(self._waiting) if prompt is item))
+        self.record(message_id, "withdrawn", at=at)
         self._on_change()
 
     def check_waiting(self, message_id: str) -> None:
         """Raise `RejectedError` if the prompt is not waiting, with its fate."""
-        if message_id in self.row:
+        if message_id in self:
             return
-        fate = self.fate_of(message_id)
-        if fate is None and message_id not in self.taken_ids:
+        fate = self.fate_book.find(message_id)
+        if fate is None and message_id not in self.fate_book.ids:
             raise RejectedError("unknown_prompt", f"No prompt {message_id!r} is known in this session.", field="id")
         became = fate.fate if fate else "processed"
         raise RejectedError(
@@ -147,108 +215,177 @@ class PromptQueue:
 
     def discard_all(self, reason: str, *, at: UtcDatetime) -> None:
         """Discard all waiting prompts: the session ends without them."""
-        for message_id in self.row.clear():
-            self._decide(message_id, "discarded", at=at, reason=reason)
+        for item in list(self):
+            self._count(item, -1)
+            self.record(item.id, "discarded", at=at, reason=reason)
+        self._waiting.clear()
+        self.parked.clear()
+        self._interrupts = self._steers = 0
 
     def reject_last(self, rejection: RejectedError, *, at: UtcDatetime) -> None:
         """Reject the last waiting prompt, for which Temporal has no room (SES-15). Raises `IndexError`."""
-        message_id = self.row.pop_last()
-        self.reject(message_id, rejection, at=at)
-        self.taken_ids.forget(message_id)
+        if self.parked and len(self._waiting) == self._before_parked:
+            last: Prompt | ParkedPrompt = self.parked.pop()
+            self._count(last, -1)
+        else:
+            last = self._pop(len(self._waiting) - 1)
+        self.record(last.id, "rejected", at=at, rejection=rejection)
 
-    # ---- the archive
+    # ---- parking
+
+    def fits(self, limits: Limits) -> bool:
+        """Return whether none of the prompts need to be parked before the next run."""
+        count, size = len(self._waiting), self.text_bytes - self._parked_bytes
+        return count <= 1 or (count <= limits.max_queued_prompts and size <= limits.queued_bytes)
+
+    def next_to_park(self, limits: Limits, *, max_bytes: int) -> ArchiveMove:
+        """Return the move of the next prompts to park, in order: about the surplus, with at most `max_bytes`.
+
+        They get new numbers. Surplus steering prompts wait for turns of their own: no model call could include all of
+        them. Linear time.
+        """
+        behind = self._waiting[self._before_parked :] if self.parked else []
+        if behind:
+            prompts = _batch(behind, max_bytes)
+        else:
+            count = max(1, limits.max_queued_prompts // 2)
+            staying = max(1, _count_fitting(self._waiting[:count], max_bytes=limits.queued_bytes // 2))
+            self.requeue_steering(after=staying)
+            surplus = self._waiting[staying:]
+            # Those before prompts that are already parked: park the last of them first.
+            prompts = _batch(surplus[::-1], max_bytes)[::-1] if self.parked else _batch(surplus, max_bytes)
+        move = ArchiveMove(first=self.next_number, prompts=prompts, forget_below=self.forgettable)
+        self.next_number += len(prompts)
+        return move
 
     def remove_moved(self, move: ArchiveMove) -> None:
         """Hold no longer what the archive has taken of prompts and fates."""
-        for message_id in self.row.put_parked(move.prompts, first=move.first):
-            self.taken_ids.forget(message_id)  # what waits is known by its place
-        self._fates.remove_leaving(move.fates)
-        self.row.forget_below(move.forget_below)
+        self._replace_by_parked(move.prompts, first=move.first)
+        self.fate_book.remove_leaving(move.fates)
+        self.forget_below(move.forget_below)
         self._on_change()
+
+    def _replace_by_parked(self, prompts: Sequence[Prompt], *, first: int) -> None:
+        """Mark `prompts` as parked under numbers from `first` on, and drop their texts.
+
+        Prompts that have started or were withdrawn meanwhile are skipped. So are those that are now before a prompt
+        that the archive does not have; their copies there are deleted later.
+        """
+        numbers = {
+            prompt.id: number
+            for number, prompt in enumerate(prompts, start=first)
+            # The id may belong to another prompt now: a rejected id can be sent again.
+            if self._by_id.get(prompt.id) is prompt
+        }
+        queue = list(self)
+        is_parked = [isinstance(item, ParkedPrompt) or item.id in numbers for item in queue]
+        if not any(is_parked):
+            return
+        # The range has no gap, and has the prompts that were parked before.
+        start = stop = self._before_parked if self.parked else len(is_parked) - 1 - is_parked[::-1].index(True)
+        while start and is_parked[start - 1]:
+            start -= 1
+        while stop < len(is_parked) and is_parked[stop]:
+            stop += 1
+        self.parked = [
+            item if isinstance(item, ParkedPrompt) else ParkedPrompt(item.id, numbers[item.id], item.size)
+            for item in queue[start:stop]
+        ]
+        self._waiting = [item for item in [*queue[:start], *queue[stop:]] if isinstance(item, Prompt)]
+        self._before_parked = start
+        self._interrupts = min(self._interrupts, start)
+        self._steers = min(self._steers, start - self._interrupts)
+        self._by_id.update((item.id, item) for item in self.parked)
+        self._parked_bytes = sum(item.size for item in self.parked)
+
+    def is_unparking_due(self, limits: Limits) -> bool:
+        """Return whether to fetch the next parked prompts: few prompts wait before them."""
+        if not self.parked or self._before_parked > limits.max_queued_prompts // 4:
+            return False
+        return sum(prompt.size for prompt in self.waiting) <= limits.queued_bytes // 4
 
     def restore_parked(self, prompts: Iterable[Prompt]) -> bool:
-        """Put parked prompts back in their places; return whether the next one was among them."""
-        is_next = self.row.restore_parked(prompts)
+        """Put parked prompts back in their places; return whether the next one was among them.
+
+        It is not if it was withdrawn while it was fetched, and not if the archive has lost it.
+        """
+        by_id, was_parked = {prompt.id: prompt for prompt in prompts}, bool(self.parked)
+        restored = [by_id[item.id] for item in takewhile(lambda item: item.id in by_id, self.parked)]
+        for item, prompt in zip(self.parked, restored, strict=False):
+            self._count(item, -1)
+            self._count(prompt, 1)
+        del self.parked[: len(restored)]
+        self._waiting[self._before_parked : self._before_parked] = restored
+        self._before_parked += len(restored)
         self._on_change()
-        return is_next
+        return bool(restored) or not was_parked
 
-    def bound_leaving(self, limits: Limits, *, rejections_only: bool) -> None:
-        """Drop fates that wait for the archive, rejections first, until the rest can be carried."""
-        self._fates.bound_leaving(max_bytes=limits.leaving_bytes, rejections_only=rejections_only)
+    @property
+    def forgettable(self) -> int:
+        """The archive can delete parked prompts with numbers below this; 0: there are none to delete."""
+        first = min((item.number for item in self.parked), default=self.next_number)
+        return first if first > self.forgotten else 0
 
-    # ---- its view
+    def forget_below(self, number: int) -> None:
+        """Note that the archive has deleted parked prompts with numbers below this."""
+        self.forgotten = max(self.forgotten, number)
 
-    def fate_of(self, message_id: str) -> Fate | None:
-        return self._fates.of(message_id)
+    # ---- its size and its places
 
-    def view(
-        self,
-        *,
-        revision: int,
-        message_ids: Collection[str] | None = None,
-        rejection: RejectedError | None = None,
-        limits: Limits | None = None,
-    ) -> QueueView:
-        """Return the waiting prompts and the last fates; with `message_ids`, of these prompts only."""
-        limits, row = limits or Limits(), self.row
-        if message_ids is None:
-            places: Iterable[tuple[int, Prompt | ParkedPrompt]] = enumerate(row.before_parked, start=1)
-            positions: dict[str, int] = {}
-            fates = list(self.fates)
-        else:
-            places = row.places(message_ids)
-            positions = {item.id: position for position, item in places}
-            others = [one for one in message_ids if one not in row]
-            fates = [fate for one in others if (fate := self.fate_of(one))]
-        return QueueView(
-            waiting=self._visible(places, max_bytes=limits.page_bytes - limits.fates_bytes),
-            fates=fates,
-            revision=revision,
-            refusing=rejection.reason if rejection else None,
-            refusing_because=rejection.message if rejection else None,
-            length=len(row),
-            bytes=row.text_bytes,
-            parked=len(row.parked),
-            positions=positions,
-            max_prompts=limits.max_queued_prompts,
-            max_bytes=limits.queued_bytes,
-        )
+    @property
+    def carried_bytes(self) -> int:
+        size = self.text_bytes - self._parked_bytes + QUEUED_PROMPT_BYTES * len(self._waiting) + self._id_bytes
+        return size + self.fate_book.bytes + self.fate_book.leaving_bytes
 
-    def _visible(self, places: Iterable[tuple[int, Prompt | ParkedPrompt]], *, max_bytes: int) -> list[QueuedPrompt]:
-        """Return the first prompts, without parked ones, with at most `max_bytes` together, but at least one."""
-        visible: list[QueuedPrompt] = []
-        for position, item in places:
-            if isinstance(item, Prompt):
-                max_bytes -= self.row.size_of(item)
-                if max_bytes < 0 and visible:
-                    break
-                visible.append(_queued(item, position))
-        return visible
+    def reserved_bytes(self, limits: Limits) -> int:
+        """Return the carried bytes of a full queue with the present ids and fates, and the present references.
+
+        More references to parked prompts than `limits.parked_bytes` don't count: they must not take the room of turns.
+        """
+        size = limits.queued_bytes + QUEUED_PROMPT_BYTES * min(len(self), limits.max_queued_prompts)
+        if self.parked or not self.fits(limits):
+            size += min(self._id_bytes, limits.parked_bytes)
+        return size + self.fate_book.bytes + min(self.fate_book.leaving_bytes, limits.leaving_bytes)
+
+    def places(self, message_ids: Iterable[str]) -> list[tuple[int, Prompt | ParkedPrompt]]:
+        """Return those of these prompts that are waiting, with their positions from 1, in order."""
+        if self._positions is None:
+            self._positions = {item.id: position for position, item in enumerate(self, start=1)}
+        places = [(self._positions[one], self._by_id[one]) for one in set(message_ids) if one in self]
+        return sorted(places, key=lambda place: place[0])
 
     # ---- inside
 
-    def _decide(
-        self,
-        message_id: str,
-        fate: FateName,
-        *,
-        at: UtcDatetime,
-        turn_id: str | None = None,
-        reason: str | None = None,
-        refusal: RejectionReason | None = None,
-    ) -> None:
-        if fate != "rejected":
-            self.taken_ids.add(message_id)  # it may have been forgotten while the prompt waited
-        sentence = reason and bound_json(reason, REASON_BYTES, REASON_BYTES)
-        self._fates.add(Fate(id=message_id, fate=fate, at=at, turn_id=turn_id, reason=sentence, refusal=refusal))
+    def _pop(self, index: int) -> Prompt:
+        """Remove and return one of the prompts that are not parked."""
+        prompt = self._waiting.pop(index)
+        self._before_parked -= index < self._before_parked
+        if index < self._interrupts:
+            self._interrupts -= 1
+        elif index < self._interrupts + self._steers:
+            self._steers -= 1
+        self._count(prompt, -1)
+        return prompt
+
+    def _count(self, item: Prompt | ParkedPrompt, times: int) -> None:
+        """Note that an item comes, or with -1 that it goes."""
+        if times > 0:
+            self._by_id[item.id] = item
+        else:
+            del self._by_id[item.id]
+        self.text_bytes += times * item.size
+        self._id_bytes += times * (len(item.id) + PARKED_PROMPT_BYTES)
+        if isinstance(item, ParkedPrompt):
+            self._parked_bytes += times * item.size
+        self._positions = None
 
 
-def _queued(prompt: Prompt, position: int) -> QueuedPrompt:
-    return QueuedPrompt(
-        id=prompt.id,
-        text=prompt.text,
-        attachments=prompt.attachments,
-        position=position,
-        mode=prompt.mode,
-        received_at=prompt.received_at,
-    )
+def _batch(prompts: Sequence[Prompt], max_bytes: int) -> list[Prompt]:
+    """Return the first prompts with at most `max_bytes` together, but at least one if there is any."""
+    sizes = accumulate(prompt.size + QUEUED_PROMPT_BYTES for prompt in prompts)
+    return list(prompts[: max(1, sum(1 for _ in takewhile(lambda total: total <= max_bytes, sizes)))])
+
+
+def _count_fitting(prompts: Iterable[Prompt], *, max_bytes: int) -> int:
+    """Return how many of the first prompts have texts of at most `max_bytes` together."""
+    return sum(1 for _ in takewhile(lambda total: total <= max_bytes, accumulate(prompt.size for prompt in prompts)))

@@ -17,9 +17,11 @@ Ids and times are arguments: this module does not depend on Temporal.
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 from pydantic import Field, ValidationError
+from pydantic_core import to_json
 
 from turnkeeper.models.as_of import Stamp
 from turnkeeper.models.bounds import bound_json
@@ -66,7 +68,13 @@ class Prompt(Compact):
     received_at: UtcDatetime
     sent_at: UtcDatetime | None = None
     mode: PromptMode = "enqueue"
+    """As sent; in the queue, what it does to the running turn."""
     retries: str | None = None
+
+    @cached_property
+    def size(self) -> int:
+        """JSON bytes of its text, with its attachments."""
+        return text_bytes(self)
 
 
 class Fate(Compact):
@@ -126,6 +134,11 @@ class QueueView(Frozen):
     max_bytes: int = 0
     """The same limit for the JSON bytes of all texts."""
     as_of: Stamp = None
+
+
+def text_bytes(prompt: Prompt | PromptSignal) -> int:
+    """Return the JSON bytes of a prompt's text, with its attachments if it has any."""
+    return len(to_json(prompt.text)) + json_bytes(prompt.attachments)
 
 
 def read_prompt(

@@ -22,8 +22,9 @@ from pydantic_core import to_json
 
 from turnkeeper.models.ids import ID_PATTERN, PublicId
 from turnkeeper.models.limits import Limits
+from turnkeeper.models.texts.counted import counted
 from turnkeeper.models.transcript.trajectory import COST_DIGITS, Usage, dollars
-from turnkeeper.models.wire import Compact, Frozen, Items
+from turnkeeper.models.wire import Compact, Frozen
 
 SessionId = Annotated[PublicId, Field(pattern=ID_PATTERN)]
 
@@ -107,10 +108,6 @@ class AllowanceRequest(Compact):
     starts: SessionId | None = None
     is_void: bool = False
 
-    @property
-    def is_answered(self) -> bool:
-        return not self.is_void and (self.starts is not None or self.requested is not None)
-
 
 class AllowanceAnswer(Compact):
     """Argument of the signal `grant_allowance`, from the root to the task that asked.
@@ -130,7 +127,6 @@ class Portion(Compact):
     `voided` is that of its newest word that a task was not started: a request to start one from before is stale.
     """
 
-    task_id: PublicId
     granted: Amount = Amount()
     number: int = 0
     voided: int = 0
@@ -142,52 +138,25 @@ class TurnAccount(Compact):
     turn: str
     caps: Caps = Caps()
     used: Amount = Amount()
-    portions: Items[Portion] = []
+    portions: dict[PublicId, Portion] = {}
+    """By the ids of the tasks that the turn, and the tasks below it, have started."""
 
     @property
     def drawn(self) -> Amount:
         """What the tasks of the turn may use, or have used where that is more."""
-        return sum((portion.granted for portion in self.portions), NOTHING)
+        return sum((portion.granted for portion in self.portions.values()), NOTHING)
 
-    def find(self, task_id: str) -> Portion | None:
-        return next((portion for portion in self.portions if portion.task_id == task_id), None)
+    def with_portion(self, task_id: PublicId, portion: Portion | None) -> "TurnAccount":
+        """Return the account with this portion of a task; `None`: with none."""
+        others = {one: earlier for one, earlier in self.portions.items() if portion or one != task_id}
+        return self.model_copy(update={"portions": {**others, task_id: portion} if portion else others})
 
-    def with_request(self, request: AllowanceRequest) -> "TurnAccount":
-        """Return the account after a task has asked for more, or returned the rest. A stale request changes nothing."""
-        portion = self.find(request.task_id)
-        if portion is None or request.number <= portion.number:
-            return self
-        granted = self._grant(portion, request) if request.is_answered else request.used
-        return self._with_portion(portion.model_copy(update={"granted": granted, "number": request.number}))
+    def grant(self, *, granted: Amount = NOTHING, used: Amount = NOTHING, requested: Amount = NOTHING) -> Amount:
+        """Return what a task may use in all: what it wants, with a reserve, as far as there is room.
 
-    def with_start(self, task_id: str) -> "TurnAccount":
-        """Return the account with a first portion for a new task. A repetition changes nothing."""
-        if self.find(task_id):
-            return self
-        portion = Portion(task_id=task_id)
-        granted = self._grant(portion, AllowanceRequest(task_id=task_id, number=0))
-        return self._with_portion(portion.model_copy(update={"granted": granted}))
-
-    def with_void(self, request: AllowanceRequest) -> "TurnAccount":
-        """Return the account after a task has not started the one that `request` names; its late requests are stale."""
-        portion = self.find(request.task_id)
-        account = self.without(request.starts)
-        if portion is None or request.number <= portion.voided:
-            return account
-        return account._with_portion(portion.model_copy(update={"voided": request.number}))
-
-    def without(self, task_id: str | None) -> "TurnAccount":
-        """Return the account without the portion of a task."""
-        portions = [portion for portion in self.portions if portion.task_id != task_id]
-        return self.model_copy(update={"portions": portions})
-
-    def _grant(self, portion: Portion, request: AllowanceRequest) -> Amount:
-        """Return what the task of `portion` may use in all: what it wants, with a reserve, as far as there is room.
-
-        It is never less than before: only the task itself gives back a part of its portion.
+        It is never less than it was `granted` before: only the task itself gives back a part of its portion.
         """
-        caps, used, requested = self.caps, request.used, request.requested or NOTHING
-        granted, drawn = portion.granted, self.used + self.drawn
+        caps, drawn = self.caps, self.used + self.drawn
         tokens, cost = used.tokens, used.cost
         if caps.tokens is not None:
             goal = max(requested.tokens, used.tokens + caps.tokens // PORTIONS, used.tokens + 1)
@@ -197,118 +166,115 @@ class TurnAccount(Compact):
             cost = max(used.cost, granted.cost, min(goal_cost, caps.cost - drawn.cost + granted.cost))
         return Amount(tokens=tokens, cost=round(cost, COST_DIGITS))
 
-    def _with_portion(self, portion: Portion) -> "TurnAccount":
-        if self.find(portion.task_id) is None:
-            return self.model_copy(update={"portions": [*self.portions, portion]})
-        portions = [portion if one.task_id == portion.task_id else one for one in self.portions]
-        return self.model_copy(update={"portions": portions})
-
 
 class Accounts:
     """The accounts of a root's turns; of a session that is no root, none."""
 
     def __init__(self, accounts: Sequence[TurnAccount], *, session_id: str) -> None:
-        self.accounts = list(accounts)
-        """What the next run gets; replaced with every change."""
+        self._accounts = {account.turn: account for account in accounts}
+        self.outbox: list[tuple[PublicId, AllowanceAnswer]] = []
+        """Answers that are to be sent, in order, with the tasks that get them."""
         self._session_id = session_id
 
     @property
+    def state(self) -> list[TurnAccount]:
+        """What the next run gets."""
+        return list(self._accounts.values())
+
+    @property
     def carried_bytes(self) -> int:
-        return len(to_json(self.accounts)) if self.accounts else 0
+        return len(to_json(self.state)) if self._accounts else 0
 
     @property
     def task_count(self) -> int:
         """Number of tasks that the tree has started."""
-        return sum(len(account.portions) for account in self.accounts)
-
-    def find(self, turn: str) -> TurnAccount | None:
-        return next((account for account in self.accounts if account.turn == turn), None)
+        return sum(len(account.portions) for account in self._accounts.values())
 
     def drawn(self, turn: str) -> Amount:
         """Return what the tasks of a turn have drawn from its budget."""
-        account = self.find(turn)
-        return account.drawn if account else NOTHING
+        return self._accounts[turn].drawn if turn in self._accounts else NOTHING
 
     def note_used(self, turn: str, used: Amount) -> None:
         """Note what a turn itself has used so far, if it has an account."""
-        if account := self.find(turn):
-            self._replace(account.model_copy(update={"used": used}))
+        if account := self._accounts.get(turn):
+            self._accounts[turn] = account.model_copy(update={"used": used})
 
-    def open(self, turn: str, limits: Limits) -> None:
-        """Open an account for a turn, unless it has one."""
-        if self.find(turn) is None:
-            self.accounts = [*self.accounts, TurnAccount(turn=turn, caps=Caps.of(limits))]
-
-    def start(self, task_id: PublicId, *, turn: str, max_tasks: int, number: int = 0) -> AllowanceAnswer:
-        """Register a task, and return its first portion, or why it may not be started.
+    def start(
+        self, task_id: PublicId, *, turn: str, caps: Caps, used: Amount, max_tasks: int, number: int = 0
+    ) -> AllowanceAnswer:
+        """Register a task of a turn that has `used` some itself; return its first portion, or why it may not start.
 
         A repetition gets the same portion.
         """
-        account = self.find(turn) or TurnAccount(turn=turn)
-        if account.find(task_id) is None:
+        account = self._accounts.get(turn) or TurnAccount(turn=turn, caps=caps)
+        account = account.model_copy(update={"used": used})
+        if task_id not in account.portions:
             if rejection := self._rejection(account, max_tasks):
-                self._drop_empty()
                 return AllowanceAnswer(number=number, rejection=rejection)
-            account = account.with_start(task_id)
-            self._replace(account)
-        portion = account.find(task_id)
-        return AllowanceAnswer(number=number, granted=portion.granted if portion else NOTHING)
+            account = account.with_portion(task_id, Portion(granted=account.grant()))
+        self._accounts[turn] = account
+        return AllowanceAnswer(number=number, granted=account.portions[task_id].granted)
 
     def _rejection(self, account: TurnAccount, max_tasks: int) -> str | None:
         limit = "max_tasks" if self.task_count >= max_tasks else account.caps.used_up_by(account.used + account.drawn)
         if limit is None:
             return None
-        tasks = "1 task" if max_tasks == 1 else f"{max_tasks} tasks"
-        left_of = f"{tasks} that session {self._session_id} may start in all, with those of its tasks"
+        left_of = (
+            f"{counted(max_tasks, 'task')} that session {self._session_id} may start in all, with those of its tasks"
+        )
         if limit != "max_tasks":
             left_of = f"{account.caps.words(limit)} that a turn of session {self._session_id} and its tasks may use"
         return f"No task was started: nothing is left of the {left_of} (limits.{limit})."
 
-    def void(self, task_id: str) -> None:
+    def void(self, task_id: PublicId) -> None:
         """Note that a task that this session has registered was not started."""
         if account := self._account_of(task_id):
-            self._replace(account.without(task_id))
-            self._drop_empty()
+            self._accounts[account.turn] = account.with_portion(task_id, None)
+            self._accounts = {turn: account for turn, account in self._accounts.items() if account.portions}
 
     def answer(self, request: AllowanceRequest, *, max_tasks: int) -> AllowanceAnswer | None:
         """Apply a task's request, and return the answer; `None` if there is none, as for a task of no account."""
-        account = self._account_of(request.task_id)
+        account, task_id, number = self._account_of(request.task_id), request.task_id, request.number
         if account is None:
             return None
+        portion = account.portions[task_id]
         if request.starts is None:
-            account = account.with_request(request)
-            self._replace(account)
-            portion = account.find(request.task_id)
-            is_answered = request.is_answered and portion is not None and portion.number == request.number
-            return AllowanceAnswer(number=request.number, granted=portion.granted) if portion and is_answered else None
+            return self._draw(account, portion, request)
         if request.is_void:
-            self._replace(account.with_void(request))
+            account = account.with_portion(request.starts, None)
+            if task_id in account.portions and number > portion.voided:
+                account = account.with_portion(task_id, portion.model_copy(update={"voided": number}))
+            self._accounts[account.turn] = account
             return None
-        if (portion := account.find(request.task_id)) and request.number < portion.voided:
-            return AllowanceAnswer(number=request.number, rejection="No task was started: its start was withdrawn.")
-        return self.start(request.starts, turn=account.turn, max_tasks=max_tasks, number=request.number)
+        if number < portion.voided:
+            return AllowanceAnswer(number=number, rejection="No task was started: its start was withdrawn.")
+        turn, caps, used = account.turn, account.caps, account.used
+        return self.start(request.starts, turn=turn, caps=caps, used=used, max_tasks=max_tasks, number=number)
 
-    def _account_of(self, task_id: str) -> TurnAccount | None:
-        return next((account for account in self.accounts if account.find(task_id)), None)
+    def _draw(self, account: TurnAccount, portion: Portion, request: AllowanceRequest) -> AllowanceAnswer | None:
+        """Grant a task more, or take the rest back. A stale request changes nothing."""
+        if request.number > portion.number:
+            granted = request.used
+            if request.requested is not None:
+                granted = account.grant(granted=portion.granted, used=request.used, requested=request.requested)
+            portion = portion.model_copy(update={"granted": granted, "number": request.number})
+            self._accounts[account.turn] = account.with_portion(request.task_id, portion)
+        is_answered = request.requested is not None and request.number == portion.number
+        return AllowanceAnswer(number=request.number, granted=portion.granted) if is_answered else None
 
-    def _drop_empty(self) -> None:
-        self.accounts = [account for account in self.accounts if account.portions]
-
-    def _replace(self, account: TurnAccount) -> None:
-        self.accounts = [account if one.turn == account.turn else one for one in self.accounts]
+    def _account_of(self, task_id: PublicId) -> TurnAccount | None:
+        return next((account for account in self._accounts.values() if task_id in account.portions), None)
 
 
 class AllowanceState(Compact):
     """The carried state of a task's allowance.
 
-    `number` is that of its newest request, `drawn_by` that of the newest that asked for a portion or returned one, and
-    `is_asking` is whether that has no answer yet.
+    `number` is that of its newest request, `asking` that of the one for a portion that has no answer yet; 0: none.
     """
 
     granted: Amount
     number: int = 0
-    drawn_by: int = 0
-    is_asking: bool = False
+    asking: int = 0
 
 
 class Allowance:
@@ -323,8 +289,8 @@ class Allowance:
         self.is_root_gone = False
         """Whether a request could not be delivered, because the root has ended."""
         self._task_id = task_id
-        self._pending = set[int]()
-        self._answers = dict[int, AllowanceAnswer]()
+        self._answers: dict[int, AllowanceAnswer | None] = {}
+        """The answers to requests that the turn waits for; `None`: not yet."""
 
     @property
     def granted(self) -> Caps:
@@ -350,14 +316,14 @@ class Allowance:
     def ask(self, used: Amount, *, need: Amount) -> int:
         """Ask the root for a portion of at least `need`; return the number of the request."""
         number = self._send(used=used, requested=used + need)
-        self._pending.add(number)
-        self._replace(drawn_by=number, is_asking=True)
+        self._answers[number] = None
+        self._replace(asking=number)
         return number
 
     def ask_to_start(self, task_id: PublicId) -> int:
         """Ask the root whether this task may start another one; return the number of the request."""
         number = self._send(starts=task_id)
-        self._pending.add(number)
+        self._answers[number] = None
         return number
 
     def void_start(self, task_id: PublicId) -> None:
@@ -366,9 +332,10 @@ class Allowance:
 
     def return_rest(self, used: Amount) -> None:
         """Return what is left of the portion, also of one that is still to come, and report what was used beyond it."""
-        self._pending.clear()
-        if self.start.caps.are_set and (self.state.is_asking or self.state.granted != used):
-            self._replace(drawn_by=self._send(used=used), granted=used, is_asking=False)
+        self._answers = {number: answer for number, answer in self._answers.items() if answer}
+        if self.start.caps.are_set and (self.state.asking or self.state.granted != used):
+            self._send(used=used)
+            self._replace(granted=used, asking=0)
 
     def answer_to(self, number: int) -> AllowanceAnswer | None:
         """Return the answer to a request; `None`: there is none yet."""
@@ -376,17 +343,15 @@ class Allowance:
 
     def forget(self, number: int) -> None:
         """Forget a request whose answer was read, or is no longer waited for."""
-        self._pending.discard(number)
         self._answers.pop(number, None)
 
     def receive(self, answer: AllowanceAnswer) -> None:
         """Accept an answer of the root. One that comes too late or twice changes nothing."""
-        if answer.number not in self._pending:
+        if self._answers.get(answer.number, answer) is not None:
             return
-        self._pending.remove(answer.number)
         self._answers[answer.number] = answer
-        if answer.number == self.state.drawn_by:
-            self._replace(granted=answer.granted, is_asking=False)
+        if answer.number == self.state.asking:
+            self._replace(granted=answer.granted, asking=0)
 
     def _send(self, **fields: object) -> int:
         number = self.state.number + 1

@@ -3,14 +3,11 @@
 from pydantic import JsonValue
 
 from turnkeeper.models.ids import PublicId
-from turnkeeper.models.session.tasks.task_input import TextsToCondense
+from turnkeeper.models.session.tasks.task_input import TaskInput
 from turnkeeper.models.tasks.history_policy import HandOffPresets
-from turnkeeper.models.tasks.task_context import TaskContext
-from turnkeeper.models.transcript.attachments import Attachment
 from turnkeeper.models.transcript.model_call import CompactUsage
-from turnkeeper.models.transcript.task_view import HandOffReport
 from turnkeeper.models.transcript.trajectory import BlobRef
-from turnkeeper.models.wire import Compact, Items, UtcDatetime
+from turnkeeper.models.wire import Compact, UtcDatetime
 
 
 class CondenseCall(Compact):
@@ -56,14 +53,11 @@ class PrepareSubTask(Compact):
 
 
 class PreparedSubTask(Compact):
-    """Output of `prepare_sub_task`: the task's context, and what was changed, in sentences.
+    """Output of `prepare_sub_task`: the task with its context, and what was changed, in sentences.
 
     `error`: the history is invalid, and no task can be started.
     """
 
-    context: TaskContext | None = None
-    report: HandOffReport | None = None
-    to_condense: TextsToCondense | None = None
-    attachments: Items[Attachment] = []
+    task: TaskInput = TaskInput()
     notes: list[str] = []
     error: str | None = None

@@ -1,9 +1,7 @@
 """The input of a sub-task (TSK-5)."""
 
-from dataclasses import dataclass
 from datetime import datetime
 
-from turnkeeper.models.bounds import head_within
 from turnkeeper.models.session.messages import SessionInput, title_of
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.task import prepare_task
@@ -11,7 +9,6 @@ from turnkeeper.models.session.tasks.allowance import Amount, Caps, TaskAllowanc
 from turnkeeper.models.session.tasks.hand_off_messages import PreparedSubTask
 from turnkeeper.models.session.tasks.task_arguments import RunTask
 from turnkeeper.models.session.tasks.task_input import TaskInput
-from turnkeeper.models.session.tasks.task_note import DESCRIPTION_BYTES, TaskNote
 from turnkeeper.models.tasks.history_attachments import has_attachments
 from turnkeeper.models.tasks.history_policy import HandOffPresets
 from turnkeeper.models.tasks.inheritance import Inheritance
@@ -19,18 +16,6 @@ from turnkeeper.models.transcript.task_view import SubTask
 
 BACKGROUND_OPEN_SECONDS = 3_600.0
 """How long a background task stays open for further prompts after an answer."""
-
-
-@dataclass(frozen=True)
-class NewSubTask:
-    """A recorded sub-task that is about to be started. `notes` says how its inherited history was changed."""
-
-    task: SubTask
-    note: TaskNote
-    """For the memo of its workflow."""
-    start: SessionInput
-    priority: int
-    notes: list[str]
 
 
 def prepare_sub_task(session: Session, request: RunTask, *, now: datetime) -> PreparedSubTask:
@@ -48,7 +33,7 @@ def prepare_sub_task(session: Session, request: RunTask, *, now: datetime) -> Pr
     prepared = prepare_task(
         request, now=now, inherited=inherited, presets=HandOffPresets(keep_user=policy, keep_assistant=policy)
     )
-    return PreparedSubTask(context=prepared.context, report=prepared.report, notes=prepared.notes)
+    return PreparedSubTask(task=TaskInput(context=prepared.context, report=prepared.report), notes=prepared.notes)
 
 
 def needs_activity(session: Session, request: RunTask) -> bool:
@@ -73,7 +58,7 @@ def start_sub_task(session: Session, request: RunTask, *, call_id: str) -> SubTa
     return session.sub_tasks.start(call_id=call_id, title=title, background=request.background)
 
 
-def new_sub_task(
+def sub_task_input(
     session: Session,
     request: RunTask,
     task: SubTask,
@@ -81,7 +66,7 @@ def new_sub_task(
     *,
     portion: Amount,
     seconds_left: float,
-) -> NewSubTask:
+) -> SessionInput:
     """Return the input of a recorded task.
 
     The task has the turn's model, tools and limits, at most the turn's remaining time, and a first portion of what the
@@ -97,28 +82,24 @@ def new_sub_task(
             "max_cost_per_turn": None,
         }
     )
-    start = session.config.model_copy(
+    return session.config.model_copy(
         update={
             "title": task.title,
             "model": request.model or turn.model,
             "limits": limits,
             "tool_policy": turn.tool_policy,
             "chat_url": chat_url_of(session, task),
-            "task": TaskInput(
-                context=prepared.context,
-                report=prepared.report,
-                parent=session.id,
-                reports=True,
-                background=request.background,
-                allowance=_allowance(session, portion),
-                open_seconds=BACKGROUND_OPEN_SECONDS if request.background else 0,
-                attachments=prepared.attachments,
-                to_condense=prepared.to_condense,
+            "task": prepared.task.model_copy(
+                update={
+                    "parent": session.id,
+                    "reports": True,
+                    "background": request.background,
+                    "allowance": _allowance(session, portion),
+                    "open_seconds": BACKGROUND_OPEN_SECONDS if request.background else 0,
+                }
             ),
         }
     )
-    note = TaskNote(description=head_within(request.description, DESCRIPTION_BYTES), context=prepared.report)
-    return NewSubTask(task=task, note=note, start=start, priority=request.priority_key, notes=list(prepared.notes))
 
 
 def _allowance(session: Session, portion: Amount) -> TaskAllowance:

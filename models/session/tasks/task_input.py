@@ -3,8 +3,13 @@
 from pydantic import Field
 
 from turnkeeper.models.ids import ID_PATTERN
+from turnkeeper.models.limits import Limits
+from turnkeeper.models.session.queue.prompts import PromptSignal
 from turnkeeper.models.session.tasks.allowance import TaskAllowance
+from turnkeeper.models.tasks.enrichment import first_prompt
+from turnkeeper.models.tasks.hand_off import TaskValidationWarning
 from turnkeeper.models.tasks.task_context import TaskContext
+from turnkeeper.models.transcript.attachment_contents import json_bytes
 from turnkeeper.models.transcript.attachments import Attachment
 from turnkeeper.models.transcript.task_view import HandOffReport
 from turnkeeper.models.transcript.trajectory import BlobRef
@@ -19,8 +24,6 @@ class TextsToCondense(Compact):
 
     blob: BlobRef
     count: int = 0
-    prompt_id: str | None = None
-    """The prompt that they are in, once it has an id."""
 
 
 class TaskInput(Compact):
@@ -46,9 +49,41 @@ class TaskInput(Compact):
     attachments: Items[Attachment] = []
     """Of the first prompt that is made from `context`, by reference to the store (CTX-16)."""
     to_condense: TextsToCondense | None = None
-    """Set until the task's first prompt has been condensed, or could not be (CTX-15)."""
+    """What is to be condensed of the first prompt that is made from `context` (CTX-15)."""
 
     @property
     def without_context(self) -> "TaskInput":
         """The input without its context, which is not needed once the first prompt is made."""
         return self.model_copy(update={"context": None, "attachments": []})
+
+
+def task_prompt(task: TaskInput, *, limits: Limits) -> PromptSignal | str | None:
+    """Return the first prompt that is made from the task's context; `None` if it has none.
+
+    Attachments that the session would reject are left out: then the history only names them.
+    """
+    if task.context is None:
+        return None
+    text = first_prompt(task.context)
+    if not task.attachments or json_bytes(task.attachments) > limits.attachments_bytes:
+        return text
+    return PromptSignal(text=text, attachments=task.attachments)
+
+
+MEMO_KEY = "task"
+
+DESCRIPTION_BYTES = 1_000
+"""How much of a description is in the memo."""
+
+
+class TaskNote(Compact):
+    """The part of a task's memo that describes how it was created.
+
+    `digest` is that of the request over HTTP or MCP; `None`: a session has started the task. `context` is what was
+    handed over.
+    """
+
+    digest: str | None = None
+    description: str
+    context: HandOffReport | None = None
+    warnings: list[TaskValidationWarning] = []

@@ -1,5 +1,6 @@
 """The progress of a task: reported by its agent, signalled to its parent (TSK-4, TSK-5)."""
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, JsonValue
@@ -7,6 +8,8 @@ from pydantic_core import to_json
 
 from turnkeeper.models.bounds import encodable, is_nested_over
 from turnkeeper.models.limits import MAX_NESTING
+from turnkeeper.models.session.tasks.task_input import TaskInput, TextsToCondense
+from turnkeeper.models.session.turn.turn_slot import TurnSlot
 from turnkeeper.models.transcript.conversation import SessionStatus, TurnStatus
 from turnkeeper.models.transcript.model_call import CompactUsage
 from turnkeeper.models.transcript.task_view import CondensedTexts, TaskStatus
@@ -67,14 +70,58 @@ class TaskState(Compact):
     """The last change signalled to the parent, without answer, error and usage; `None`: none yet."""
     condensed: CondensedTexts | None = None
     """What became of the long texts of the task's history (CTX-15)."""
+    condenses: str | None = None
+    """The id of the prompt whose texts are to be condensed; `None`: there is none, or no longer."""
 
     @property
     def carried_bytes(self) -> int:
         """JSON bytes of the carried state; 0 as long as nothing was reported."""
         return 0 if self == TaskState() else len(to_json(self))
 
-    def with_report(self, report: ProgressReport) -> "TaskState":
-        return self.model_copy(update=report.model_dump(exclude_none=True))
+
+class OwnTask:
+    """The task that a session is, if it is one."""
+
+    def __init__(
+        self, state: TaskState, start: TaskInput | None, turn_slot: TurnSlot, *, on_change: Callable[[], object]
+    ) -> None:
+        """`report` and `end_condensing` call `on_change`."""
+        self.state = state
+        """The carried state; replaced with every change."""
+        self._start = start
+        self._turn_slot = turn_slot
+        self._on_change = on_change
+
+    def report(self, report: ProgressReport) -> None:
+        """Note what the agent reports of the task."""
+        self._update(**report.model_dump(exclude_none=True))
+        self._on_change()
+
+    def note_sent(self, change: TaskChange) -> None:
+        """Remember what the parent knows."""
+        self._update(reported=change.model_copy(update={"answer": None, "error": None, "usage": None}))
+
+    def note_first_prompt(self, prompt_id: str) -> None:
+        """Note the id of the prompt that is made from the task's context."""
+        if self._start and self._start.to_condense:
+            self._update(condenses=prompt_id)
+
+    @property
+    def to_condense(self) -> TextsToCondense | None:
+        """The texts of the running turn's prompt that the model is to condense first; `None`: there are none."""
+        turn = self._turn_slot.turn
+        return self._start.to_condense if self._start and turn and turn.message.id == self.state.condenses else None
+
+    def end_condensing(self, prompt: str | None, texts: CondensedTexts) -> None:
+        """Replace the running turn's prompt by the condensed one, if there is one, and note what was condensed."""
+        self._update(condenses=None, condensed=texts)
+        if prompt is not None:
+            self._turn_slot.replace_prompt(prompt)
+        else:
+            self._on_change()
+
+    def _update(self, **fields: object) -> None:
+        self.state = self.state.model_copy(update=fields)
 
 
 def task_status(

@@ -1,10 +1,13 @@
 """The tools that a session offers its model, and those that a person has allowed for the session (AGT-6, AGT-8)."""
 
+from collections.abc import Callable
 from typing import Annotated
 
 from pydantic import Field
 from pydantic_core import to_json
 
+from turnkeeper.models.context.model_view import ModelView
+from turnkeeper.models.session.tasks.task_specs import RUN_TASK_SPEC
 from turnkeeper.models.transcript.model_call import ServerText, ToolSpec
 from turnkeeper.models.wire import MAX_CARRIED_ITEMS, Compact, Items
 
@@ -35,22 +38,63 @@ class ToolsState(Compact):
     absent: Items[ServerText] = []
     """Servers without tools, or with their earlier ones only, and why."""
 
+    def is_reload_due(self, *, segment: int, turn: int) -> bool:
+        """Return whether to reload them before the next request: it begins a segment, or a server was unreachable.
+
+        >>> tools = ToolsState(segment=1, due_turn=3)
+        >>> [tools.is_reload_due(segment=segment, turn=turn) for segment, turn in ((1, 2), (1, 3), (2, 2))]
+        [False, True, True]
+        """
+        return self.segment != segment or 0 < self.due_turn <= turn
+
+    def is_fresh(self, *, turn: int) -> bool:
+        """Return whether they were loaded less than `FRESH_TURNS` turns ago and are still valid.
+
+        >>> [ToolsState(segment=1, read_turn=5).is_fresh(turn=turn) for turn in (14, 15)]
+        [True, False]
+        """
+        is_trusted = self.segment > 0 and not 0 < self.due_turn <= turn
+        return is_trusted and turn - self.read_turn < FRESH_TURNS
+
 
 class SessionTools:
-    """A session's tools, and when to reload them.
+    """A session's tools: those of the worker, and the session's own.
 
-    Its methods are called in a change of the session, or before a request, which raise the session's revision.
+    `offer`, `deny` and `note_absent` raise the session's revision. All other methods are called in a change of the
+    session, or before a request, which raise it themselves.
     """
 
-    def __init__(self, state: ToolsState) -> None:
+    def __init__(
+        self,
+        state: ToolsState,
+        view: ModelView,
+        *,
+        own: Callable[[], list[ToolSpec]],
+        on_change: Callable[[], object],
+    ) -> None:
+        """`own` returns the specs of the tools that the session runs itself; another list opens a segment of `view`."""
         self.state = state
         """The carried state; replaced with every change."""
+        self._view = view
+        self._own = own
+        self._on_change = on_change
         self._specs_bytes = _bytes_of(state)
 
     @property
     def specs(self) -> list[ToolSpec] | None:
-        """The tools in the order the model sees them; `None`: never loaded."""
+        """The worker's tools in the order the model sees them; `None`: never loaded."""
         return self.state.specs
+
+    @property
+    def all(self) -> list[ToolSpec]:
+        """All tools: those of the worker, then the session's own."""
+        return [*(self.specs or []), *self._own()]
+
+    @property
+    def offered(self) -> list[ToolSpec]:
+        """The tools in the order the model is told of them, without those that the policy denies (AGT-8)."""
+        denied = set(self.state.denied)
+        return [tool for tool in self.all if tool.name not in denied]
 
     @property
     def allowances(self) -> list[str]:
@@ -68,66 +112,59 @@ class SessionTools:
         """JSON bytes of the carried state; an empty list of allowances counts 0."""
         return self._specs_bytes + (len(to_json(self.allowances)) if self.allowances else 0)
 
-    def is_reload_due(self, *, segment: int, turn: int) -> bool:
-        """Return whether to reload them before the next request: it begins a segment, or a server was unreachable.
+    def find(self, name: str) -> ToolSpec | None:
+        """Return the tool, offered or not; `run_task` also where tasks may be nested no deeper: its result says so."""
+        tool = next((tool for tool in self.all if tool.name == name), None)
+        return RUN_TASK_SPEC if tool is None and name == RUN_TASK_SPEC.name else tool
 
-        >>> tools = SessionTools(ToolsState(segment=1, due_turn=3))
-        >>> [tools.is_reload_due(segment=segment, turn=turn) for segment, turn in ((1, 2), (1, 3), (2, 2))]
-        [False, True, True]
+    def offer(
+        self,
+        specs: list[ToolSpec],
+        *,
+        instructions: list[ServerText] | None = None,
+        turn: int,
+        is_complete: bool = True,
+    ) -> None:
+        """Offer `specs` from the next request on: for this segment, or for this turn if `is_complete` is false (AGT-6).
+
+        A changed list opens a new segment, and a changed tool loses its allowance. With `None`, the servers'
+        `instructions` stay.
         """
-        return self.state.segment != segment or self._is_overdue(turn)
+        before, state = self.specs, self.state
+        instructions = state.instructions if instructions is None else instructions
+        if specs != before or instructions != state.instructions:
+            self._update(specs=specs, instructions=instructions)
+            self._specs_bytes = _bytes_of(self.state)
+            if before is not None:
+                before_by_name = {tool.name: tool for tool in before}
+                changed = {tool.name for tool in specs if tool != before_by_name.get(tool.name)}
+                self._update(allowances=[name for name in self.allowances if name not in changed])
+                self._view.open_segment()
+                self._on_change()
+        self._update(segment=self._view.segment, read_turn=turn, due_turn=0 if is_complete else turn + 1)
 
-    def is_fresh(self, *, turn: int) -> bool:
-        """Return whether they were loaded less than `FRESH_TURNS` turns ago and are still valid.
+    def deny(self, names: list[str], *, is_first: bool) -> None:
+        """Offer all tools but `names` from the next request on (AGT-8).
 
-        >>> SessionTools(ToolsState(segment=1, read_turn=5)).is_fresh(turn=14)
-        True
-        >>> SessionTools(ToolsState(segment=1, read_turn=5)).is_fresh(turn=15)
-        False
-        >>> SessionTools(ToolsState(segment=0, read_turn=5)).is_fresh(turn=6)
-        False
+        A change opens a new segment, unless it `is_first`: no request had tools before.
         """
-        is_trusted = self.state.segment > 0 and not self._is_overdue(turn)
-        return is_trusted and turn - self.state.read_turn < FRESH_TURNS
-
-    def _is_overdue(self, turn: int) -> bool:
-        return 0 < self.state.due_turn <= turn
-
-    def replace(self, specs: list[ToolSpec], instructions: list[ServerText]) -> bool:
-        """Offer `specs` from the next request on; return whether the model had others before, or other instructions.
-
-        A changed tool loses its allowance.
-        """
-        before, instructions_before = self.specs, self.state.instructions
-        if specs == before and instructions == instructions_before:
-            return False
-        self._update(specs=specs, instructions=instructions)
-        self._specs_bytes = _bytes_of(self.state)
-        if before is None:
-            return False
-        before_by_name = {tool.name: tool for tool in before}
-        changed = {tool.name for tool in specs if tool != before_by_name.get(tool.name)}
-        self._update(allowances=[name for name in self.allowances if name not in changed])
-        return True
-
-    def deny(self, names: list[str]) -> bool:
-        """Offer all tools but `names`; return whether that changes what is offered."""
         if names == self.state.denied:
-            return False
+            return
         self._update(denied=names)
-        return True
+        if not is_first:
+            self._view.open_segment()
+            self.keep_for_segment()
+            self._on_change()
 
     def note_absent(self, absent: list[ServerText]) -> None:
-        """Record which servers have no tools now, and why."""
-        self._update(absent=absent)
+        """Record which tool servers have no tools now, or their earlier ones only, and why."""
+        if absent != self.state.absent:
+            self._update(absent=absent)
+            self._on_change()
 
-    def note_loaded(self, *, segment: int, turn: int, is_complete: bool) -> None:
-        """Record that they were loaded now; if incomplete, they are reloaded in the next turn."""
-        self._update(segment=segment, read_turn=turn, due_turn=0 if is_complete else turn + 1)
-
-    def keep_for_segment(self, *, segment: int) -> None:
-        """Keep the present tools for this segment."""
-        self._update(segment=segment)
+    def keep_for_segment(self) -> None:
+        """Keep the present tools for the present segment."""
+        self._update(segment=self._view.segment)
 
     def invalidate(self) -> None:
         """Reload them before the next request: a call has met a changed tool."""

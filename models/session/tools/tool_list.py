@@ -38,7 +38,7 @@ def merge_instructions(listed: ToolList, earlier: list[ServerText]) -> list[Serv
     return sorted(texts, key=lambda one: one.server)
 
 
-def digest_of(tools: list[ToolSpec], instructions: Sequence[ServerText] = ()) -> str:
+def tools_digest(tools: list[ToolSpec], instructions: Sequence[ServerText] = ()) -> str:
     """Return the digest of these tools and instructions in this order."""
     return sha256("\n".join(one.model_dump_json() for one in (*tools, *instructions)).encode()).hexdigest()[:16]
 

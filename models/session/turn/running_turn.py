@@ -10,16 +10,13 @@ from math import ceil
 from typing import Self
 
 from pydantic import Field
-from pydantic_core import to_json
 
 from turnkeeper.models import ids
 from turnkeeper.models.context.window import ConversationHistoryConfig
-from turnkeeper.models.errors import ErrorType, fail
+from turnkeeper.models.errors import ErrorType
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.approvals import (
     APPROVAL_BYTES,
-    CHANGE_BYTES,
-    MAX_DIFF_BYTES,
     ask_for_approval,
     expire_approval,
     record_decision,
@@ -27,7 +24,7 @@ from turnkeeper.models.session.approvals import (
 from turnkeeper.models.session.queue.prompts import Prompt
 from turnkeeper.models.session.tools.tool_policy import ToolPolicy
 from turnkeeper.models.session.turn.budgets import Budgets
-from turnkeeper.models.transcript.attachment_contents import json_bytes
+from turnkeeper.models.session.turn.turn_bytes import TurnBytes
 from turnkeeper.models.transcript.conversation import ConversationMessage, TurnStop
 from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, ProviderState
 from turnkeeper.models.transcript.refused_parts import left_out_text
@@ -45,12 +42,6 @@ from turnkeeper.models.transcript.trajectory import (
 )
 from turnkeeper.models.transcript.transcript import carried_size
 from turnkeeper.models.wire import Compact, UtcDatetime
-
-MIN_ANSWER_BYTES = 2_000
-"""Room for an answer, however full the turn is."""
-
-RESULT_BYTES = 200
-"""Size of a result without its content, as JSON."""
 
 
 class CarriedTurn(Compact):
@@ -71,6 +62,7 @@ class CarriedTurn(Compact):
     has_blocked_task: bool = False
     """Whether a task that the turn waits for needs a person's decision (TSK-5)."""
     steps: int = 0
+    """Number of model steps begun; `message.steps` also has steering prompts, but no archived steps."""
     calls: int = 0
     unsettled: bool = False
     """Whether the newest step is not in the model view yet: calls of it may have no result."""
@@ -91,11 +83,6 @@ class RunningTurn(CarriedTurn):
     message: ConversationMessage = Field(exclude=True)
     carried_bytes: int = Field(exclude=True)
     """JSON bytes of the message as it is carried; updated with each step."""
-
-    @property
-    def step_count(self) -> int:
-        """Return the number of model steps begun; `message.steps` also has steering prompts, but no archived steps."""
-        return self.steps
 
     @classmethod
     def begin(
@@ -141,7 +128,7 @@ class RunningTurn(CarriedTurn):
 
     def _with_clock(self, now: datetime) -> Self:
         """Stop the clock while a call awaits a decision, and restart it otherwise."""
-        if self.awaits_approval or self.has_blocked_task:
+        if self.waits_for_person:
             return self.model_copy(update={"awaiting_since": self.awaiting_since or now})
         return self.model_copy(update={"deadline": self.deadline_at(now), "awaiting_since": None})
 
@@ -157,87 +144,19 @@ class RunningTurn(CarriedTurn):
         """The turn's own budgets; `Session.budgets` are those with its tasks and its allowance."""
         return Budgets(self.limits, self.model, spent=self.own_usage)
 
-    def with_next_step(self) -> Self:
-        return self.model_copy(update={"steps": self.steps + 1})
-
-    def with_more_calls(self, count: int) -> Self:
-        return self.model_copy(update={"calls": self.calls + count})
+    def with_more(self, *, steps: int = 0, calls: int = 0) -> Self:
+        """Count steps and calls that have begun."""
+        return self.model_copy(update={"steps": self.steps + steps, "calls": self.calls + calls})
 
     def with_usage(self, usage: Usage | None) -> Self:
         return self.with_message(usage=(self.message.usage or Usage()) + usage) if usage else self
 
-    def with_tasks_usage(self, usage: Usage) -> Self:
-        """Return the turn with the usage of tasks added, in both fields."""
-        return self.with_usage(usage).with_message(tasks_usage=(self.message.tasks_usage or Usage()) + usage)
-
-    # ---- its bytes; `cap` is the maximum that the session can carry
+    # ---- its bytes
 
     @property
-    def prompt_bytes(self) -> int:
-        """JSON bytes of the prompt that it answers."""
-        return len(to_json(self.message.user_message)) + json_bytes(self.message.attachments)
-
-    def check_size(self, cap: int, *, archive_error: str | None) -> None:
-        """Raise `TurnFailedError` if the turn is larger than `cap`, after its older steps could not be archived."""
-        if self.carried_bytes > cap:
-            holds = f"The turn holds {self.carried_bytes:,} bytes; limits.max_state_bytes leaves {cap:,} for it"
-            why = f", and the archive could not take its older steps: {archive_error}" if archive_error else "."
-            fail("too_large", holds + why)
-
-    def check_room_for_results(self, calls: int, *, asks: bool, shows_changes: bool = False, cap: int) -> None:
-        """Raise `TurnFailedError` if there is no room for the results of `calls`.
-
-        `asks`: some need approval; `shows_changes`: of some it shows what they would change in a file.
-        """
-        needed = self.results_bytes(calls, asks=asks, shows_changes=shows_changes)
-        if self.carried_bytes + needed > max(cap, self.limits.min_turn_bytes):
-            max_results = max(0, cap - self.carried_bytes) * calls // needed
-            fail("budget", f"One step asked for {calls} tool calls; the turn has room for {max_results} results.")
-
-    def results_bytes(self, calls: int, *, asks: bool, shows_changes: bool = False) -> int:
-        """Return the room that the results of `calls` need at least, however long they are."""
-        a_result = self.limits.small_text_bytes + RESULT_BYTES + (APPROVAL_BYTES if asks else 0)
-        return calls * (a_result + (self.limits.small_text_bytes + CHANGE_BYTES if shows_changes else 0))
-
-    def max_answer_bytes(self, cap: int) -> int:
-        """Return the maximum size of an answer; the results of its calls get the same room."""
-        return min(self.limits.answer_bytes, max(MIN_ANSWER_BYTES, (cap - self.carried_bytes) // 2))
-
-    @property
-    def inline_bytes(self) -> int:
-        """Maximum of an inline text of an answer (SES-15)."""
-        return self.limits.inline_bytes(self.carried_bytes)
-
-    @property
-    def inline_room(self) -> int:
-        """How much more the turn may carry before its texts go by reference; negative if it carries more."""
-        return self.limits.turn_inline_bytes - self.carried_bytes
-
-    def result_inline_bytes(self, results: int) -> int:
-        """Return the maximum of an inline result when a step has this many `results` (SES-15)."""
-        share = self.inline_room // max(1, results)
-        return max(self.limits.small_text_bytes, min(self.inline_bytes, share))
-
-    def diff_bytes(self, changes: int) -> int:
-        """Return the maximum of a difference, as JSON, when a step shows this many `changes` (AGT-8).
-
-        The results of the step's calls have the same room after it.
-        """
-        return min(MAX_DIFF_BYTES, self.result_inline_bytes(2 * changes))
-
-    def oldest_steps(self, *, keep_bytes: int) -> list[Step]:
-        """Return the oldest steps beyond `keep_bytes`.
-
-        The newest step always stays, since its calls may be pending.
-        """
-        leaving, excess = list[Step](), self.carried_bytes - keep_bytes
-        for step in self.message.steps[:-1]:
-            # Steering prompts stay with the one before them: they are one message of the replay text.
-            if excess <= 0 and not (leaving and isinstance(step, UserStep)):
-                break
-            leaving.append(step)
-            excess -= _bytes_of(step)
-        return leaving
+    def bytes(self) -> TurnBytes:
+        """What the turn has room for."""
+        return TurnBytes(self.limits, self.carried_bytes)
 
     def without_oldest_steps(self, count: int) -> Self:
         """Return the turn without its oldest `count` steps, which the archive has."""
@@ -261,19 +180,6 @@ class RunningTurn(CarriedTurn):
 
     def call(self, call_id: str) -> ToolCall:
         return next(call for call in self.newest_step.tool_calls if call.id == call_id)
-
-    def number_calls(self, parts: Iterable[CallPart], *, turn_number: int) -> list[ToolCall]:
-        """Return the calls of an answer with our own ids."""
-        return [
-            ToolCall(
-                id=ids.call_id(turn_number, self.step_count, index),
-                name=part.name,
-                args=part.args,
-                args_blob=part.blob,
-                provider_call_id=part.id or None,
-            )
-            for index, part in enumerate(parts)
-        ]
 
     def with_response(
         self,
@@ -306,8 +212,12 @@ class RunningTurn(CarriedTurn):
             left_out=left_out_text(response.left_out),
             timestamp=now,
         )
-        used = [] if interrupted else [call.name for call in calls]
-        return self._with_step(step).with_usage(response.usage)._with_tools_used(used)
+        turn = self._with_step(step).with_usage(response.usage)
+        if interrupted or not calls:
+            return turn
+        return turn.with_message(
+            tools_used=list(dict.fromkeys([*(self.message.tools_used or []), *(call.name for call in calls)]))
+        )
 
     def with_prompt(self, prompt: Prompt, *, now: datetime) -> Self:
         step = UserStep(
@@ -318,15 +228,13 @@ class RunningTurn(CarriedTurn):
     def with_result(self, call_id: str, result: ToolResult) -> Self:
         calls = self.newest_step.tool_calls
         return self._with_tool_calls(
-            call.model_copy(update={"result": result}) if call.id == call_id else call for call in calls
-        )._with_bytes(_bytes_of(result))
+            (call.model_copy(update={"result": result}) if call.id == call_id else call for call in calls),
+            added_bytes=_bytes_of(result),
+        )
 
     def with_unsettled_step(self, state: ProviderState | None, *, segment: int) -> Self:
         """Keep the newest step out of the model view until every call has a result; `segment` is its request's."""
         return self.model_copy(update={"unsettled": True, "state": state, "segment": segment})
-
-    def with_settled_step(self) -> Self:
-        return self.model_copy(update={"unsettled": False, "state": None, "segment": None})
 
     # ---- decisions on calls of the newest step
 
@@ -334,6 +242,11 @@ class RunningTurn(CarriedTurn):
     def awaits_approval(self) -> bool:
         """Whether a call waits for a person's decision (AGT-8)."""
         return self.message.status == "awaiting_approval"
+
+    @property
+    def waits_for_person(self) -> bool:
+        """Whether a person's decision is needed, for a call of its own or of a task it waits for."""
+        return self.awaits_approval or self.has_blocked_task
 
     def with_approvals_asked(
         self, call_ids: Collection[str], changes: Mapping[str, FileChange] | None = None, *, now: datetime
@@ -344,16 +257,15 @@ class RunningTurn(CarriedTurn):
         """
         timeout = self.limits.approval_timeout
         calls, changes = self.newest_step.tool_calls, changes or {}
-        return (
-            self._with_tool_calls(
+        return self._with_tool_calls(
+            (
                 ask_for_approval(call, now=now, timeout=timeout, change=changes.get(call.id))
                 if call.id in call_ids
                 else call
                 for call in calls
-            )
-            ._with_bytes(len(call_ids) * APPROVAL_BYTES + sum(map(_bytes_of, changes.values())))
-            ._with_clock(now)
-        )
+            ),
+            added_bytes=len(call_ids) * APPROVAL_BYTES + sum(map(_bytes_of, changes.values())),
+        )._with_clock(now)
 
     def with_decision(
         self,
@@ -405,31 +317,34 @@ class RunningTurn(CarriedTurn):
         """Return the turn with a changed message; `carried_bytes` does not change."""
         return self.model_copy(update={"message": self.message.model_copy(update=update)})
 
-    def with_prompt_text(self, text: str) -> Self:
-        """Return the turn with another text of its user message."""
-        changed = self.with_message(user_message=text)
-        return changed.model_copy(update={"carried_bytes": carried_size(changed.message)})
-
     def _with_step(self, step: Step) -> Self:
         trajectory = ReasoningTrajectory(steps=[*self.message.steps, step])
-        return self.with_message(reasoning_trajectory=trajectory)._with_bytes(_bytes_of(step))
+        carried_bytes = self.carried_bytes + _bytes_of(step)
+        return self.with_message(reasoning_trajectory=trajectory).model_copy(update={"carried_bytes": carried_bytes})
 
-    def _with_tool_calls(self, calls: Iterable[ToolCall]) -> Self:
+    def _with_tool_calls(self, calls: Iterable[ToolCall], *, added_bytes: int = 0) -> Self:
         step = self.newest_step.model_copy(update={"tool_calls": list(calls)})
         awaits = any(call.awaits_approval for call in step.tool_calls)
-        return self.with_message(
+        turn = self.with_message(
             reasoning_trajectory=ReasoningTrajectory(steps=[*self.message.steps[:-1], step]),
             status="awaiting_approval" if awaits else "processing",
         )
-
-    def _with_tools_used(self, names: list[str]) -> Self:
-        if not names:
-            return self
-        return self.with_message(tools_used=list(dict.fromkeys([*(self.message.tools_used or []), *names])))
-
-    def _with_bytes(self, added: int) -> Self:
-        return self.model_copy(update={"carried_bytes": self.carried_bytes + added})
+        return turn.model_copy(update={"carried_bytes": self.carried_bytes + added_bytes})
 
 
 def _bytes_of(part: Step | ToolResult | FileChange) -> int:
     return len(part.model_dump_json(exclude_defaults=True))
+
+
+def number_calls(parts: Iterable[CallPart], *, turn_number: int, step: int) -> list[ToolCall]:
+    """Return the calls of an answer, the model step `step` of its turn, with our own ids."""
+    return [
+        ToolCall(
+            id=ids.call_id(turn_number, step, index),
+            name=part.name,
+            args=part.args,
+            args_blob=part.blob,
+            provider_call_id=part.id or None,
+        )
+        for index, part in enumerate(parts)
+    ]

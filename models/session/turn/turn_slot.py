@@ -11,7 +11,7 @@ from turnkeeper.models.session.turn.running_turn import CarriedTurn, RunningTurn
 from turnkeeper.models.transcript.conversation import ConversationMessage, TurnMetrics
 from turnkeeper.models.transcript.model_call import ModelResponse, ProviderState
 from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall, Usage
-from turnkeeper.models.transcript.transcript import Transcript
+from turnkeeper.models.transcript.transcript import Transcript, carried_size
 
 
 class TurnSlot:
@@ -62,7 +62,8 @@ class TurnSlot:
 
     def replace_prompt(self, text: str) -> None:
         """Replace the text of a turn's prompt, before the first model request with it."""
-        self.change(self.running().with_prompt_text(text))
+        turn = self.running().with_message(user_message=text)
+        self.change(turn.model_copy(update={"carried_bytes": carried_size(turn.message)}))
         self._context.view.replace_request(self.running().message)
 
     def change(self, turn: RunningTurn) -> None:
@@ -143,7 +144,7 @@ class TurnSlot:
         turn = self.running()
         if turn.unsettled:
             self.append_step_to_view(state=turn.state, segment=turn.segment)
-            self.change(turn.with_settled_step())
+            self.change(turn.model_copy(update={"unsettled": False, "state": None, "segment": None}))
 
     def _replace(self, turn: RunningTurn) -> None:
         self.turn = turn

@@ -76,15 +76,15 @@ def test_agt_4_an_eviction_costs_no_more_than_what_comes_behind_the_head() -> No
     answer_turn(target)
     send(target, "the long one", id="m1")
     target.begin_turn(now=NOW)
-    segment = target.view.segment
+    segment = target.context.view.segment
     for _ in range(60):
         evict(target)
-        counted = ask_cache(cache, target.view.request(HEAD).messages)
-        if target.view.segment != segment:
+        counted = ask_cache(cache, target.context.view.request(HEAD).messages)
+        if target.context.view.segment != segment:
             evictions += 1
             head = -(-len("What is there? " * 300) // 4) + len(HEAD.system) // 4
             assert counted.read >= head
-        segment = target.view.segment
+        segment = target.context.view.segment
         run_step(target)
     assert evictions > 3
 

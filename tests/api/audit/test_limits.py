@@ -22,11 +22,13 @@ from tests.api.audit.callers import ADA, BOB, client_of, gateway_of_callers
 from tests.harness import TASK_SECONDS, Environment, patient
 from tests.waiting import run_other_tasks, until
 from turnkeeper.api.callers import LOCAL, Caller
+from turnkeeper.api.history.visible_sessions import count_open_sessions
 from turnkeeper.api.http.rate_limits import DEFAULTS, RateLimitMiddleware, RequestRates, limit_of
 from turnkeeper.api.problems import LimitName
-from turnkeeper.api.temporal.lists.listing import count_open_sessions
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.settings.settings import Settings
+
+MESSAGE = {"id": "m", "role": "user", "parts": [{"type": "text", "text": "two"}]}
 
 
 def assert_over(answer: Response, limit: str) -> None:
@@ -59,7 +61,14 @@ async def answer_of(app: RateLimitMiddleware, path: str, caller: Caller = ADA, q
     async def send(message: Message) -> None:
         messages.append(message)
 
-    scope = {"type": "http", "path": path, "query_string": query, "state": {"caller": caller}, "method": "GET"}
+    scope = {
+        "type": "http",
+        "path": path,
+        "query_string": query,
+        "headers": [],
+        "state": {"caller": caller},
+        "method": "GET",
+    }
     await app(scope, receive, send)
     status: int = messages[0]["status"]
     return status
@@ -133,7 +142,7 @@ async def test_api_4_a_session_takes_a_number_of_prompts_a_minute_whoever_sends_
             ("/chat", {"message": "two", "workflow_id": "limited-1"}),
             ("/workflow/limited-1/retry", {}),
             ("/tasks/limited-1/messages", {"text": "two"}),
-            ("/api/chat", {"id": "limited-1", "message": {"id": "m", "role": "user", "parts": []}}),
+            ("/api/chat", {"id": "limited-1", "message": MESSAGE}),
         ):
             assert_over(await bob.post(path, json=body), "prompt_rate_limit")
         audited = (await local.get("/audit", params={"session": "limited-1"})).json()["entries"]
@@ -161,7 +170,7 @@ async def test_api_4_a_tenant_with_too_many_open_sessions_starts_no_more_and_goe
             ("/workflow/open-3/prompt?start=true", {"message": "hi"}),
             ("/chat", {"message": "hi"}),
             ("/tasks", {"description": "Count."}),
-            ("/api/chat", {"id": "open-3", "message": {"id": "m", "role": "user", "parts": []}}),
+            ("/api/chat", {"id": "open-3", "message": MESSAGE}),
         ):
             assert_over(await bob.post(path, json=body), "max_open_sessions")
         assert (await bob.get("/workflow/open-3")).status_code == 404

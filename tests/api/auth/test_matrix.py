@@ -7,11 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 from fastapi import FastAPI
+from fastapi.routing import APIRoute, iter_route_contexts
 
 from tests.api.auth.matrix import COLUMNS, Column, client_of, key_of, outcome_of
 from turnkeeper.api.app import create_app
 from turnkeeper.api.auth.roles import MCP_METHODS, ROUTES, route_patterns
-from turnkeeper.api.dependencies import CallerDep
+from turnkeeper.api.dependencies import AuditDep, CallerDep, get_audit
 from turnkeeper.api.mcp.endpoint import McpEndpoint
 from turnkeeper.api.mcp.tools import TOOLS
 from turnkeeper.models.settings.settings import Settings
@@ -27,6 +28,10 @@ MCP_TOOLS = {
 }
 
 
+UNCHANGING = {"preview_task", "render_markdown", "log_in", "log_out"}
+"""Operations that need no entry in the audit although they are no GET. Logging in and out is written once a minute."""
+
+
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     return Settings(state_dir=tmp_path_factory.mktemp("state"), auth={"keys": True})
@@ -38,8 +43,8 @@ class Unrecorded:
     async def check(self, *_: object) -> None:
         pass
 
-    async def begin(self, *_: object, **__: object) -> "Unrecorded":
-        return self
+    async def begin(self, *_: object) -> None:
+        pass
 
     def finish(self, *_: object, **__: object) -> None:
         pass
@@ -74,6 +79,36 @@ def path_of(route: str) -> tuple[str, str]:
 
 def test_api_4_every_route_of_the_gateway_has_an_entry_and_every_entry_a_route(app: FastAPI) -> None:
     assert sorted(routes(app)) == sorted(ROUTES)
+
+
+def test_api_4_every_route_that_changes_something_has_the_audit(app: FastAPI) -> None:
+    routes = [context.original_route for context in iter_route_contexts(app.routes)]
+    without = {
+        route.operation_id
+        for route in routes
+        if isinstance(route, APIRoute)
+        and not route.methods <= {"GET", "HEAD"}
+        and get_audit not in {dependency.call for dependency in route.dependant.dependencies}
+    }
+    assert without == UNCHANGING
+
+
+async def test_api_4_a_change_that_its_handler_leaves_out_of_the_audit_is_an_error(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ROUTES, "POST /new", "writer")
+    app = create_app(settings)
+    app.state.services = SimpleNamespace(audit=Unrecorded(), limits=Unrecorded())
+
+    async def change(audit: AuditDep, *, is_said: bool) -> None:
+        if is_said:
+            async with audit.change("end", None):
+                pass
+
+    app.add_api_route("/new", change, methods=["POST"], operation_id="change")
+    async with client_of(app, await key_of(settings, COLUMNS[-1])) as http:
+        answers = [await http.post("/new", params={"is_said": is_said}) for is_said in (True, False)]
+    assert [answer.status_code for answer in answers] == [200, 500]
 
 
 @pytest.mark.parametrize("column", COLUMNS, ids=lambda column: column.name)

@@ -470,7 +470,7 @@ async def test_ses_18_an_import_may_set_what_its_caller_may_and_all_three_are_au
     folder, queue = shared_env.settings.state_dir, shared_env.task_queue
     writer = Caller("key:writer", "", "Bob", "writer")
     async with gateway(temporal, queue, folder, partials=shared_env.partials, caller=writer) as http:
-        refused = await http.post("/workflow/import", json=document)
+        refused = await http.post("/workflow/import?id=refused-import", json=document)
         assert (refused.status_code, refused.json()["errors"][0]["field"]) == (403, "session.configuration.tool_policy")
         document["session"]["configuration"]["tool_policy"] = {}
         document["session"]["id"] = "somebody:elses"
@@ -487,15 +487,15 @@ async def test_ses_18_an_import_may_set_what_its_caller_may_and_all_three_are_au
 
         async def outcomes() -> list[tuple[str, str, str]] | None:
             entries = (await http.get("/audit", params={"user": "Bob"})).json()["entries"]
-            rows = sorted((entry["action"], entry["workflow_id"] or "", entry["outcome"]) for entry in entries)
+            rows = sorted((entry["action"], entry["workflow_id"], entry["outcome"]) for entry in entries)
             return rows if all(entry["outcome"] != "unknown" for entry in entries) else None
 
         assert await until(outcomes) == [
             ("export", "audited-import", "accepted"),
             ("fork", "audited-import", "accepted"),
             ("fork", rich.handle.id, "refused"),
-            ("import", "", "refused"),
             ("import", "audited-import", "accepted"),
+            ("import", "refused-import", "refused"),
             ("start", "audited-fork", "accepted"),
             ("start", "refused-fork", "refused"),
         ]

@@ -20,18 +20,18 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from tests.api.conftest import gateway
 from tests.api.history.test_archive import deleted
+from tests.api.http.test_bad_input import problem_of
 from tests.harness import Environment, asks, broken, heal, patient, says
 from tests.waiting import until
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.history import index_repair
 from turnkeeper.api.history.index_repair import IndexRepair
+from turnkeeper.api.history.visible_sessions import changed_since, retained
 from turnkeeper.api.problems import ProblemError
-from turnkeeper.api.temporal.lists.listing import list_sessions
-from turnkeeper.api.temporal.lists.visibility import VisibleSession, find_visible
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.stores.database.database import Database
-from turnkeeper.stores.session_index import IndexQuery, SessionIndex
+from turnkeeper.stores.session_index import IndexedSession, IndexQuery, SessionIndex
 from turnkeeper.workflows import search_attributes
 
 
@@ -120,6 +120,7 @@ async def test_api_1_a_termination_that_nobody_has_written_down_is_listed(http: 
     await env.client.get_workflow_handle(session_id).terminate()
 
     async def is_terminated() -> bool:
+        await IndexRepair(env.client, env.stores.index, patient()).compare()
         return [row["status"] for row in await listed(http, user=user)] == ["terminated"]
 
     await until(is_terminated)
@@ -134,7 +135,12 @@ async def test_api_1_a_session_with_the_id_of_one_that_has_ended_is_listed_as_op
     await ended.prompt("hello")
     await ended.idle(turns=1)
     await ended.handle.terminate()
-    await until_listed(http, user=user, status="terminated")
+
+    async def is_terminated() -> bool:
+        await IndexRepair(env.client, env.stores.index, patient()).compare()
+        return bool(await listed(http, user=user, status="terminated"))
+
+    await until(is_terminated)
     session = await env.start(SessionInput(user=user), id=session_id)
     await session.prompt("hello again")
     await session.idle(turns=1)
@@ -142,15 +148,19 @@ async def test_api_1_a_session_with_the_id_of_one_that_has_ended_is_listed_as_op
     assert (row["status"], row["closed_at"]) == ("open", None)
 
 
-async def test_api_1_without_the_archive_temporals_own_list_is_shown(http: AsyncClient, env: Environment) -> None:
+async def test_api_1_without_the_archive_a_list_says_so_and_the_next_turn_completes_it(
+    http: AsyncClient, env: Environment
+) -> None:
     user = f"u-{uuid4().hex[:12]}"
     session = await env.start(SessionInput(user=user, title="Rome"))
     await session.prompt("hello")
     await session.idle(turns=1)
     await until_listed(http, preview="hello", user=user)
     file = broken(env)
-    row = await until_listed(http, user=user)
-    assert (row["workflow_id"], row["title"], row["preview"]) == (session.handle.id, "Rome", None)
+    for path in ("/workflow", "/tasks"):
+        answer = await http.get(path)
+        assert (answer.status_code, problem_of(answer)) == (503, "archive-unavailable")
+        assert answer.headers["retry-after"]
     await session.prompt("no turn waits for the index")
     await session.idle(turns=2)
     heal(file)
@@ -214,20 +224,21 @@ async def test_api_1_the_first_comparison_fills_an_empty_index_and_later_ones_go
 async def test_api_1_a_session_that_is_deleted_during_a_comparison_is_not_listed_again(
     http: AsyncClient, env: Environment, temporal: Client, index: SessionIndex
 ) -> None:
-    async def visible() -> VisibleSession | None:
-        return (await find_visible(temporal, patient(), [session_id])).get(session_id)
+    async def visible() -> IndexedSession | None:
+        pages = [page async for page in changed_since(temporal, patient(), None)]
+        return next((one for page in pages for one in page if one.session_id == session_id), None)
 
     session_id = WorkflowId(f"reused-{uuid4()}")
     repair = IndexRepair(temporal, index, patient())
     assert (await http.post("/workflow", json={"id": session_id, "title": "A treasure"})).status_code == 201
     before = await until(visible)
     await deleted(http, session_id)
-    await repair._store([before])
+    await repair._correct([before])
     assert await index.find(session_id) is None
 
     # Another session with its id is another session.
     assert (await http.post("/workflow", json={"id": session_id, "title": "Oslo"})).status_code == 201
-    await repair._store([await until(visible)])
+    await repair._correct([await until(visible)])
     row = await index.find(session_id)
     assert row is not None
     assert row.title == "Oslo"
@@ -260,7 +271,7 @@ async def test_api_1_a_comparison_that_temporal_interrupts_is_repeated_and_no_en
     await session.handle.terminate()
 
     async def visible() -> bool:
-        return session.handle.id in await find_visible(temporal, patient(), [session.handle.id])
+        return bool(await retained(temporal, patient(), [session.handle.id]))
 
     await until(visible)
     overload = Overloaded()
@@ -299,12 +310,7 @@ async def test_api_1_a_session_that_was_started_by_hand_with_any_memo_is_listed_
         search_attributes=TypedSearchAttributes([SearchAttributePair(search_attributes.USER, user)]),
     )
     try:
-
-        async def from_temporal() -> list[str]:
-            page = await list_sessions(temporal, patient(), tenant="", user=user)
-            return [row.workflow_id for row in page.sessions]
-
-        assert await until(from_temporal) == [handle.id]
+        await until(lambda: retained(temporal, patient(), [handle.id]))
         await IndexRepair(temporal, index, patient()).compare()
         (row,) = await index.page(IndexQuery(tenant="", user=user), limit=2)
         assert row.session_id == handle.id
@@ -336,24 +342,22 @@ async def test_api_1_comparisons_go_on_after_any_error(
     assert error.name == index_repair.__name__
 
 
-async def test_api_1_temporals_own_list_finds_a_word_in_any_normal_form(temporal: Client) -> None:
-    """F13: what macOS pastes has another normal form than what people type."""
+async def test_api_1_a_wait_for_approval_that_the_archive_missed_is_listed_later(
+    http: AsyncClient, env: Environment
+) -> None:
     user = f"u-{uuid4().hex[:12]}"
-    handle = await temporal.start_workflow(
-        "AgenticAIWorkflow",
-        SessionInput(user=user),
-        id=f"by-hand-{uuid4()}",
-        task_queue="nobody",
-        memo={"title": "Crème brûlée"},
-        search_attributes=TypedSearchAttributes([SearchAttributePair(search_attributes.USER, user)]),
-    )
-    try:
+    session = await env.start(SessionInput(user=user, tool_policy={"pay": "ask"}))
+    env.vendor.script = [asks(("pay", {"amount": 7})), says("paid")]
+    env.vendor.gate.close()
+    await session.prompt("pay 7")
+    await env.vendor.gate.until_arrived(1)
+    file = broken(env)
+    env.vendor.gate.open()
+    await session.awaited_approvals()
 
-        async def ids(text: str) -> list[str]:
-            page = await list_sessions(temporal, patient(), tenant="", user=user, text=text)
-            return [row.workflow_id for row in page.sessions]
+    async def is_missed() -> bool:
+        return (await session.state()).session.archive.failing_since is not None
 
-        assert await until(lambda: ids("cre\u0300me BRU\u0302LE\u0301E")) == [handle.id]
-        assert await ids("custard") == []
-    finally:
-        await handle.terminate()
+    await until(is_missed)
+    heal(file)
+    assert (await until_listed(http, user=user, status="awaiting_approval"))["workflow_id"] == session.handle.id

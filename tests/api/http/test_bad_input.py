@@ -457,7 +457,6 @@ async def test_api_2_an_unknown_namespace_is_no_unknown_session(temporal: Client
     ("method", "path"),
     [
         ("POST", "/workflow"),
-        ("GET", "/workflow"),
         ("POST", "/chat"),
         ("POST", "/workflow/s1/prompt"),
         ("GET", "/workflow/s1"),

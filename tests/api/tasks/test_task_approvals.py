@@ -10,8 +10,8 @@ from httpx import AsyncClient
 
 from tests.api.tasks.delegating import awaited, create, mailing_sub_task
 from tests.harness import BOUND, Environment
+from turnkeeper.api.history.approval_reader import ApprovalReader
 from turnkeeper.api.history.text_restorer import TextRestorer
-from turnkeeper.api.tasks.task_approvals import TaskApprovals
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.ids import PublicId, WorkflowId
 from turnkeeper.models.session.approvals import PendingApproval, PendingApprovals
@@ -109,7 +109,7 @@ async def test_api_2_approvals_are_listed_in_time_while_the_store_hangs() -> Non
     store: Any = HangingStore()
     tree: Any = WaitingTree(calls=4, tasks=40)
     async with asyncio.timeout(Timeouts().request + BOUND):
-        pending = await TaskApprovals(tree, TextRestorer(store)).pending(WorkflowId("s1"))
+        pending = await ApprovalReader(tree, TextRestorer(store)).pending(WorkflowId("s1"))
     assert (len(pending.approvals), pending.omitted) == (4 * 41, 0)
     assert not any(approval.is_whole for approval in pending.approvals)
     assert 1 <= store.reads <= 41

@@ -142,7 +142,7 @@ async def test_tsk_2_what_was_handed_over_is_shown_with_every_task(http: AsyncCl
     assert inner["description"] == "Inner task."
     assert inner["context"]["given"] == inner["context"]["kept"] == 1
     listed = (await http.get("/tasks", params={"parent": receipt["task_id"]})).json()["tasks"]
-    assert [one["description"] for one in listed] == ["Inner task."]
+    assert [one["title"] for one in listed] == ["Inner task."]
 
 
 async def test_tsk_1_a_task_of_a_session_inherits_its_conversation_and_has_its_id_before_its_own(

@@ -16,7 +16,7 @@ async def test_api_4_the_audit_is_printed_a_line_a_change_or_as_json(
     listed = await run_command("audit", "--session", "seen-by-the-command", "--url", url, cwd=tmp_path)
     lines = [line.split("  ", 1)[1] for line in listed.out.splitlines()]
     assert lines == [
-        "local  prompt seen-by-the-command m1  repeated",
+        "local  prompt seen-by-the-command m1  accepted",
         "local  prompt seen-by-the-command m1  accepted",
         "local  start seen-by-the-command title  accepted",
     ]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from tests.clients.terminal.conftest import run_command
 from tests.harness import Environment, asks, last_user_message, says
+from tests.waiting import until
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.models.transcript.model_call import ToolSpec
@@ -31,10 +32,16 @@ async def test_api_6_a_task_is_created_awaited_and_only_its_answer_is_printed(
     assert message.out == f"Sent. Wait for the answer with: turnkeeper tasks get {task.task_id} --wait --url {url}\n"
     again = await run_command("tasks", "get", task.task_id, "--wait", "--url", url, cwd=tmp_path)
     assert (again.code, again.out) == (0, "echo: And now?\n")
+    await until(lambda: _is_listed(gateway, task.task_id))
     listed = await run_command("tasks", "list", "--status", "completed", "--limit", "1", "--url", url, cwd=tmp_path)
     assert listed.out == f"{task.task_id}  completed  Paint\n"
     cancelled = await run_command("tasks", "cancel", task.task_id, "--reason", "Done.", "--url", url, cwd=tmp_path)
     assert (cancelled.code, cancelled.out.splitlines()[0]) == (0, f"{task.task_id}  completed  Paint")
+
+
+async def _is_listed(gateway: GatewayClient, task_id: str) -> bool:
+    """Return whether the task is listed as completed, which it is a moment after it is."""
+    return [task.task_id for task in (await gateway.tasks.list(status="completed")).tasks] == [task_id]
 
 
 async def test_api_6_a_task_that_needs_a_person_or_fails_ends_a_wait_with_its_own_code(

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from tests.models.builders import NOW, answer_turn, asks, complete_turn, evict, fail_turn, send, session
 from tests.models.context.test_model_view import orphans
-from turnkeeper.models.context.request_size import head_tokens
+from turnkeeper.models.context.model_view import head_tokens
 from turnkeeper.models.ids import call_id
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.session import Session
@@ -23,7 +23,7 @@ def look(target: Session, *results: str, state: ProviderState | None = None, blo
     """Let the running turn make a step of parallel calls with these results."""
     turn = target.turn_slot.running().message
     calls = [
-        ToolCall(id=call_id(target.turn_count, len(turn.steps) + 1, index), name="look", args={})
+        ToolCall(id=call_id(target.transcript.count, len(turn.steps) + 1, index), name="look", args={})
         for index in range(len(results))
     ]
     target.turn_slot.add_response(asks(*["look"] * len(results)), calls, now=NOW)
@@ -37,18 +37,18 @@ def overflow(target: Session) -> None:
 
 
 def contents(target: Session) -> list[str]:
-    return [message.content for message in target.view.messages]
+    return [message.content for message in target.context.view.messages]
 
 
 def begin(target: Session, text: str) -> None:
-    send(target, text, id=f"m{target.turn_count + 1}")
+    send(target, text, id=f"m{target.transcript.count + 1}")
     target.begin_turn(now=NOW)
     evict(target)
 
 
 def turns(target: Session, count: int, *, size: int = 400) -> None:
     for _ in range(count):
-        begin(target, f"turn {target.turn_count + 1} ".ljust(size, "."))
+        begin(target, f"turn {target.transcript.count + 1} ".ljust(size, "."))
         look(target, "x" * size)
         end(target)
 
@@ -63,12 +63,12 @@ def test_ctx_7_what_is_sent_is_halved_by_its_size_and_not_by_its_messages() -> N
     begin(target, "read the long file")
     look(target, "y" * 40_000)
     look(target, "z" * 40_000)
-    before = target.view.estimated_tokens
+    before = target.context.view.estimated_tokens
     overflow(target)
-    assert before / 4 < target.view.estimated_tokens <= before / 2
+    assert before / 4 < target.context.view.estimated_tokens <= before / 2
     assert contents(target)[0].startswith("turn 1 "), "the head stays"
     assert "read the long file" in contents(target)
-    assert not orphans(target.view.messages)
+    assert not orphans(target.context.view.messages)
 
 
 def test_ctx_7_one_turn_with_large_results_leaves_a_memory_of_as_many_messages_as_fit() -> None:
@@ -83,8 +83,8 @@ def test_ctx_7_one_turn_with_large_results_leaves_a_memory_of_as_many_messages_a
     for number in range(40):
         begin(target, f"a small turn {number}")
         end(target)
-        assert head_tokens(target.head) + target.view.estimated_tokens <= limit
-    assert target.view.message_count > 30
+        assert head_tokens(target.head) + target.context.view.estimated_tokens <= limit
+    assert target.context.view.message_count > 30
 
 
 def test_ctx_7_results_of_the_newest_step_are_shortened_where_they_alone_are_too_long() -> None:
@@ -96,7 +96,7 @@ def test_ctx_7_results_of_the_newest_step_are_shortened_where_they_alone_are_too
     begin(target, "read the three files")
     look(target, "a" * 30_000, "short", "c" * 30_000)
     overflow(target)
-    assert target.view.chars <= 30_500
+    assert target.context.view.chars <= 30_500
     *earlier, _, _, first, second, third = contents(target)
     assert earlier == ["earlier", "ok", "not so long ago", "ok"], "memory is worth more than the middle of a result"
     assert first.startswith("Looked\n\naaa")
@@ -110,7 +110,7 @@ def test_ctx_7_results_of_the_newest_step_are_shortened_where_they_alone_are_too
     assert newest is not None
     assert newest.content == "a" * 30_000, "the transcript is never altered"
     carried = Session("s", target.carry(), now=NOW)
-    assert carried.view.digest(carried.head) == target.view.digest(target.head)
+    assert carried.context.view.digest(carried.head) == target.context.view.digest(target.head)
 
 
 def test_ctx_7_a_result_that_is_kept_by_reference_is_sent_as_its_excerpt_once_it_was_too_long() -> None:
@@ -118,7 +118,7 @@ def test_ctx_7_a_result_that_is_kept_by_reference_is_sent_as_its_excerpt_once_it
     begin(target, "read")
     look(target, "the excerpt", blob=BlobRef(hash="0" * 64, chars=60_000, bytes=60_000))
     overflow(target)
-    assert target.view.messages[-1].blob is None
+    assert target.context.view.messages[-1].blob is None
     assert contents(target)[-1] == "Looked\n\nthe excerpt"
 
 
@@ -126,10 +126,10 @@ def test_ctx_7_an_overflow_opens_a_segment_without_the_state_of_earlier_steps() 
     target = session()
     begin(target, "look")
     look(target, "a chair", state=ProviderState(api="test", model="m", items=["signed"]))
-    segment = target.view.segment
+    segment = target.context.view.segment
     overflow(target)
-    assert target.view.segment > segment
-    assert not any(message.state for message in target.view.messages)
+    assert target.context.view.segment > segment
+    assert not any(message.state for message in target.context.view.messages)
 
 
 @given(st.lists(st.integers(0, 3_000), min_size=1, max_size=40), st.integers(0, 3))
@@ -138,15 +138,15 @@ def test_ctx_7_an_overflow_leaves_half_or_what_must_stay(sizes: list[int], first
     for size in sizes[:-1]:
         turns(target, 1, size=size)
     begin(target, "now " + "!" * sizes[-1])
-    before = target.view.chars
-    head = [message.content for message in target.view.messages[:first]]
+    before = target.context.view.chars
+    head = [message.content for message in target.context.view.messages[:first]]
     overflow(target)
-    assert not orphans(target.view.messages)
+    assert not orphans(target.context.view.messages)
     assert contents(target)[-1].startswith("now !") or sizes[-1] == 0
     assert len(contents(target)) >= len(head)
     # A note of what is left out comes on top.
     allowed = max(before // 2, sizes[-1] + 4 + 210 * (first + 2)) + 100
-    assert target.view.chars <= allowed
+    assert target.context.view.chars <= allowed
 
 
 def test_ctx_7_the_limit_is_kept_by_evicting_a_third_at_once() -> None:
@@ -163,11 +163,11 @@ def test_ctx_7_the_limit_is_kept_by_evicting_a_third_at_once() -> None:
     for _ in range(40):
         turns(target, 1)
         begin(target, "and now?")
-        assert head_tokens(target.head) + target.view.estimated_tokens <= limit
-        if segments and target.view.segment == segments[-1]:
-            assert target.view.messages[: len(before)] == before
-        segments.append(target.view.segment)
-        before = target.view.messages
+        assert head_tokens(target.head) + target.context.view.estimated_tokens <= limit
+        if segments and target.context.view.segment == segments[-1]:
+            assert target.context.view.messages[: len(before)] == before
+        segments.append(target.context.view.segment)
+        before = target.context.view.messages
         end(target)
     assert 3 < len(set(segments)) < 25
 
@@ -222,13 +222,13 @@ def refused_turn(target: Session, text: str = "something bad") -> ConversationMe
 def test_ctx_7_a_refused_turn_is_left_out_with_a_note_in_its_place() -> None:
     target = session()
     turns(target, 1)
-    segment = target.view.segment
+    segment = target.context.view.segment
     refused = refused_turn(target)
-    assert target.view.segment > segment
+    assert target.context.view.segment > segment
     begin(target, "an innocent question")
     assert contents(target)[-2:] == [REFUSED_ANSWER, "an innocent question"]
     assert not any("bad" in content for content in contents(target))
-    assert not orphans(target.view.messages)
+    assert not orphans(target.context.view.messages)
     view = context_of(target)
     assert [turn.seen for turn in view.turns] == ["verbatim", "refused", "verbatim"]
     assert view.turns[1].message_id == refused.id
@@ -254,9 +254,9 @@ def test_ctx_7_a_refused_turn_is_in_no_summary() -> None:
     for _ in range(4):
         look(target, "something bad")
         evict(target)
-    assert target.context.waiting
+    assert target.context.evicted.entries
     fail_turn(target, "refusal", "The model refused to answer.", now=NOW)
-    assert not target.context.waiting
+    assert not target.context.evicted.entries
 
 
 def test_ctx_7_a_note_of_a_refused_turn_is_evicted_as_other_messages_are() -> None:
@@ -264,7 +264,7 @@ def test_ctx_7_a_note_of_a_refused_turn_is_evicted_as_other_messages_are() -> No
     turns(target, 1)
     refused_turn(target)
     for _ in range(6):
-        answer = f"m{target.turn_count + 1}"
+        answer = f"m{target.transcript.count + 1}"
         send(target, answer, id=answer)
         answer_turn(target)
     begin(target, "now")

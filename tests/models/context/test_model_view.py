@@ -17,7 +17,7 @@ from turnkeeper.models.transcript.trajectory import INTERRUPTED_NOTE, ToolCall, 
 def run_step(target: Session, *, calls: int = 1, state: ProviderState | None = None) -> None:
     turn = target.turn_slot.running().message
     tool_calls = [
-        ToolCall(id=call_id(target.turn_count, len(turn.steps) + 1, index), name="look", args={})
+        ToolCall(id=call_id(target.transcript.count, len(turn.steps) + 1, index), name="look", args={})
         for index in range(calls)
     ]
     target.turn_slot.add_response(asks(*["look"] * calls), tool_calls, now=NOW)
@@ -44,10 +44,10 @@ def test_ctx_4_between_two_evictions_the_view_only_grows_at_its_end(steps: list[
     turn = target.begin_turn(now=NOW)
     before: list[ModelMessage] = []
     for calls in steps:
-        segment = target.view.segment
+        segment = target.context.view.segment
         evict(target)
-        messages = target.view.request(target.head).messages
-        if target.view.segment == segment:
+        messages = target.context.view.request(target.head).messages
+        if target.context.view.segment == segment:
             assert messages[: len(before)] == before
         assert not orphans(messages)
         assert ModelMessage(role="user", content=turn.user_message) in messages
@@ -68,11 +68,11 @@ def test_ctx_4_sixty_tool_calls_with_thirty_messages_never_go_over_the_cap_by_mo
     target.begin_turn(now=NOW)
     for _ in range(60):
         evict(target)
-        assert target.view.message_count <= 30
-        assert "the long one" in [message.content for message in target.view.messages]
-        assert target.view.messages[0].content == "earlier 0"
+        assert target.context.view.message_count <= 30
+        assert "the long one" in [message.content for message in target.context.view.messages]
+        assert target.context.view.messages[0].content == "earlier 0"
         run_step(target)
-    assert target.view.segment > 3
+    assert target.context.view.segment > 3
 
 
 def test_ctx_4_an_eviction_drops_the_opaque_state_of_earlier_steps() -> None:
@@ -81,13 +81,13 @@ def test_ctx_4_an_eviction_drops_the_opaque_state_of_earlier_steps() -> None:
     target.begin_turn(now=NOW)
     state = ProviderState(api="test", model="m", items=[{"signature": "s"}])
     run_step(target, state=state)
-    assert any(message.state for message in target.view.messages)
+    assert any(message.state for message in target.context.view.messages)
     for _ in range(3):
         run_step(target, state=state)
     evict(target)
-    assert not any(message.state for message in target.view.messages)
+    assert not any(message.state for message in target.context.view.messages)
     run_step(target, state=state)
-    assert target.view.messages[-2].state == state
+    assert target.context.view.messages[-2].state == state
 
 
 def test_ctx_4_the_state_of_a_step_is_not_shown_in_a_later_segment_than_it_was_asked_for_in() -> None:
@@ -95,11 +95,11 @@ def test_ctx_4_the_state_of_a_step_is_not_shown_in_a_later_segment_than_it_was_a
     send(target, "go", id="m1")
     target.begin_turn(now=NOW)
     target.turn_slot.add_response(says("thinking"), [], now=NOW)
-    asked_in = target.view.segment
-    target.view.open_segment()  # as an eviction does that is due to the archive, while tools run
+    asked_in = target.context.view.segment
+    target.context.view.open_segment()  # as an eviction does that is due to the archive, while tools run
     target.turn_slot.append_step_to_view(state=ProviderState(api="test", model="m", items=["signed"]), segment=asked_in)
-    assert target.view.messages[-1].content == "thinking"
-    assert not any(message.state for message in target.view.messages)
+    assert target.context.view.messages[-1].content == "thinking"
+    assert not any(message.state for message in target.context.view.messages)
 
 
 def test_ses_15_to_be_carriable_a_view_gives_up_anything_but_its_head_the_summary_and_the_running_prompt() -> None:
@@ -110,12 +110,12 @@ def test_ses_15_to_be_carriable_a_view_gives_up_anything_but_its_head_the_summar
             answer_turn(target)
         send(target, "now", id="now")
         target.begin_turn(now=NOW)
-        target.view.evict_over_bytes(2_000, running_turn="now", first_n=first)
-        contents = [message.content for message in target.view.messages]
+        target.context.view.evict_over_bytes(2_000, running_turn="now", first_n=first)
+        contents = [message.content for message in target.context.view.messages]
         assert contents[:first] == ["turn 0", "ok", "turn 1"][:first]
         assert "turn 10" not in contents
         assert contents[-1] == "now"
-        assert target.view.carried_bytes <= 1_100
+        assert target.context.view.carried_bytes <= 1_100
 
 
 def test_ctx_4_max_messages_zero_never_evicts() -> None:
@@ -126,8 +126,8 @@ def test_ctx_4_max_messages_zero_never_evicts() -> None:
     send(target, "last", id="last")
     target.begin_turn(now=NOW)
     evict(target)
-    assert target.context.pop_eviction_counts().evicted == 0
-    assert target.view.message_count == 301
+    assert target.context.evicted.pop_counts().evicted == 0
+    assert target.context.view.message_count == 301
 
 
 def test_ctx_6_a_warning_comes_once_a_segment_above_eighty_percent() -> None:
@@ -137,7 +137,7 @@ def test_ctx_6_a_warning_comes_once_a_segment_above_eighty_percent() -> None:
         send(target, "hi", id=f"m{number}")
         target.begin_turn(now=NOW)
         evict(target)
-        warned.append((target.view.message_count, target.context.pop_limit_warning(target.config.history)))
+        warned.append((target.context.view.message_count, target.context.pop_limit_warning(target.config.history)))
         target.turn_slot.add_response(says("ok"), [], now=NOW)
         target.turn_slot.append_step_to_view(state=None)
         complete_turn(target, "ok", now=NOW)
@@ -159,12 +159,12 @@ def test_agt_2_the_digest_names_exactly_one_context() -> None:
     target = session()
     send(target, "hi", id="m1")
     target.begin_turn(now=NOW)
-    first = target.view.request(target.head)
-    digest = target.view.digest(target.head)
+    first = target.context.view.request(target.head)
+    digest = target.context.view.digest(target.head)
     assert digest == digest_of(first)
     run_step(target)
     assert digest == digest_of(first), "an open request is never changed"
-    assert target.view.digest(target.head) == digest_of(target.view.request(target.head)) != digest
+    assert target.context.view.digest(target.head) == digest_of(target.context.view.request(target.head)) != digest
 
 
 def test_agt_3_a_step_without_text_and_calls_is_not_shown_to_the_model() -> None:
@@ -173,7 +173,7 @@ def test_agt_3_a_step_without_text_and_calls_is_not_shown_to_the_model() -> None
     target.begin_turn(now=NOW)
     target.turn_slot.add_response(says(""), [], now=NOW)
     target.turn_slot.append_step_to_view(state=None)
-    assert target.view.message_count == 1
+    assert target.context.view.message_count == 1
 
 
 @given(st.integers(0, 2_000))
@@ -187,7 +187,7 @@ def test_ses_9_an_interrupted_answer_reads_the_same_wherever_it_is_kept(words: i
     target.turn_slot.append_step_to_view(state=None)
     fail_turn(target, "cancelled", "Cancelled: enough", now=NOW)
     turn = target.transcript.turns[0]
-    seen = target.view.request(target.head)
+    seen = target.context.view.request(target.head)
     assert [(message.role, message.content) for message in seen.messages] == [
         ("user", "tell me a story"),
         ("assistant", INTERRUPTED_NOTE + text),
@@ -196,9 +196,9 @@ def test_ses_9_an_interrupted_answer_reads_the_same_wherever_it_is_kept(words: i
     assert turn.tools_used is None
 
     carried = Session("s", target.carry(), now=NOW)
-    assert carried.view.request(carried.head) == seen
+    assert carried.context.view.request(carried.head) == seen
     texts = {
         sha256(content.encode()).hexdigest(): content for content in carried.context.texts_of([turn], inline_bytes=512)
     }
     carried.context.detach(turn, inline_bytes=512)
-    assert resolve_request(carried.view.request(carried.head), texts) == seen
+    assert resolve_request(carried.context.view.request(carried.head), texts) == seen

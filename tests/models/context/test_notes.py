@@ -24,12 +24,12 @@ def ended(**fields: object) -> ConversationMessage:
 
 
 def contents(target: Session) -> list[str]:
-    return [message.content for message in target.view.messages]
+    return [message.content for message in target.context.view.messages]
 
 
 def turns(target: Session, count: int) -> None:
     for _ in range(count):
-        number = target.turn_count + 1
+        number = target.transcript.count + 1
         send(target, f"prompt {number}", id=f"m{number}")
         answer_turn(target, f"answer {number}")
 
@@ -95,7 +95,7 @@ def test_ctx_17_a_summary_stands_in_place_of_the_note() -> None:
     target.begin_turn(now=NOW)
     evict(target)
     assert contents(target)[2].endswith("turns are left out here.]")
-    entries = target.context.begin_summary()
+    entries = target.context.evicted.begin_summary()
     target.context.insert_summary(SummaryOutcome(text="All is well."), of=entries, view_bytes=99_999)
     assert contents(target)[2] == "[Conversation Summary]\nAll is well."
     assert not any("left out" in content for content in contents(target))
@@ -147,7 +147,7 @@ def test_ctx_17_prompts_that_come_together_are_one_marked_message() -> None:
     marked = "[The user added:]\nonly to Ann\n\n[The user added:]\n\\[The user added:]\nand to Bob"
     assert contents(target) == [f"send the mail\n\n{marked}"]
     carried = Session("s1", target.carry(), now=NOW)
-    assert carried.view.messages == target.view.messages
+    assert carried.context.view.messages == target.context.view.messages
 
     run_step(target)
     send(target, "hurry", id="s3", mode="steer")

@@ -155,10 +155,10 @@ def evict_and_summarise(target: Session, text: str = "Summary.") -> list[ModelMe
     """Do what a turn does before it asks the model; return the messages to summarise, if there are any."""
     config = target.config.history
     evict(target)
-    if not target.context.is_summary_due(config):
+    if not target.context.evicted.is_summary_due(config):
         return []
     to_summarise = target.context.messages_to_summarise()
-    entries = target.context.begin_summary()
+    entries = target.context.evicted.begin_summary()
     target.context.insert_summary(
         SummaryOutcome(text=text),
         of=entries,
@@ -178,14 +178,14 @@ def test_ctx_5_nothing_evicted_is_lost_and_between_evictions_the_view_only_grows
     for number, calls in enumerate(turns):
         send(target, f"turn {number}", id=f"m{number}")
         target.begin_turn(now=NOW)
-        segment = target.view.segment
+        segment = target.context.view.segment
         to_summarise = evict_and_summarise(target, f"Until {number}.")
         summarised += [message.content for message in to_summarise if not message.content.startswith(SUMMARY_MARK)]
         assert [m.content for m in to_summarise if m.content.startswith(SUMMARY_MARK)] == [
             m.content for m in before if to_summarise and m.content.startswith(SUMMARY_MARK)
         ], "a later summary is told the earlier one"
-        messages = target.view.messages
-        if target.view.segment == segment:
+        messages = target.context.view.messages
+        if target.context.view.segment == segment:
             assert messages[: len(before)] == before
         assert sum(message.content.startswith(SUMMARY_MARK) for message in messages) <= 1
         if calls:
@@ -195,8 +195,8 @@ def test_ctx_5_nothing_evicted_is_lost_and_between_evictions_the_view_only_grows
                 target.add_result(call.id, ToolResult(outcome=f"saw {call.id}"))
             target.turn_slot.append_step_to_view(state=None)
         complete_turn(target, "ok", now=NOW)
-        before = target.view.messages
-    waiting = [message.content for entry in target.context.waiting for message in entry.messages]
+        before = target.context.view.messages
+    waiting = [message.content for entry in target.context.evicted.entries for message in entry.messages]
     seen = [message.content for message in before if not message.content.startswith(SUMMARY_MARK)]
     expected = [f"turn {number}" for number in range(len(turns))]
     turn_texts = [text for text in [*seen, *summarised, *waiting] if text.startswith("turn ")]
@@ -211,11 +211,11 @@ def test_ctx_5_where_summaries_fail_for_long_what_waits_stays_carriable() -> Non
         send(target, f"turn {number}", id=f"m{number}")
         target.begin_turn(now=NOW)
         evict(target)
-        target.context.begin_summary()
+        target.context.evicted.begin_summary()
         complete_turn(target, "ok", now=NOW)
     assert target.context.carried_bytes <= 1.3 * target.config.limits.view_bytes
-    entries = [*target.context.waiting, *target.view.entries]
-    assert target.context.given_up == 2 * TURNS - sum(len(entry.messages) for entry in entries)
+    entries = [*target.context.evicted.entries, *target.context.view.entries]
+    assert target.context.evicted.given_up == 2 * TURNS - sum(len(entry.messages) for entry in entries)
 
 
 def test_ctx_5_what_waits_stays_carriable_when_its_turn_is_archived_and_blocks_nobody() -> None:
@@ -251,11 +251,11 @@ def test_ctx_5_what_is_evicted_to_be_carriable_waits_too() -> None:
         send(target, f"turn {number}", id=f"message-{number:060}")
         target.begin_turn(now=NOW)
         evict(target)
-        evicted = target.context.pop_eviction_counts().evicted
+        evicted = target.context.evicted.pop_counts().evicted
         complete_turn(target, "ok", now=NOW)
         number += 1
     assert evicted > 500
-    assert sum(len(entry.messages) for entry in target.context.waiting) == evicted
+    assert sum(len(entry.messages) for entry in target.context.evicted.entries) == evicted
     assert target.context.carried_bytes <= 1.25 * target.config.limits.view_bytes
 
 
@@ -272,6 +272,6 @@ def test_ctx_5_what_waits_for_a_summary_survives_a_new_run() -> None:
     carried = target.carry()
     again = Session("s1", type(carried).model_validate_json(carried.model_dump_json()), now=NOW)
     assert again.context.state == target.context.state
-    assert again.view.messages == target.view.messages
+    assert again.context.view.messages == target.context.view.messages
     assert again.context.messages_to_summarise() == target.context.messages_to_summarise()
     assert context_of(again) == context_of(target)

@@ -28,6 +28,7 @@ from turnkeeper.models.errors import ErrorType
 from turnkeeper.models.ids import call_id
 from turnkeeper.models.replay_text.grammar import parse_replay
 from turnkeeper.models.session.session import Session
+from turnkeeper.models.session.turn.running_turn import number_calls
 from turnkeeper.models.session.views import context_of, replay_turns_of
 from turnkeeper.models.tasks.hand_off import hand_off_history
 from turnkeeper.models.tasks.history_policy import HistoryPolicy, resolve_policy
@@ -36,7 +37,7 @@ from turnkeeper.models.transcript.conversation import TurnStop
 from turnkeeper.models.transcript.model_call import CallPart, ModelMessage, ModelRequest, ModelResponse, SummaryOutcome
 from turnkeeper.models.transcript.notes import prompt_left_out
 from turnkeeper.models.transcript.trajectory import ToolCall, ToolResult
-from turnkeeper.stores.ranking.bm25 import rank
+from turnkeeper.stores.tasks.bm25 import rank
 
 MODEL = "offline:"
 
@@ -165,7 +166,7 @@ class History:
 
     def run(self, turn: Turn) -> None:
         target = self.target
-        number, newest = target.turn_count + 1, target.transcript.newest
+        number, newest = target.transcript.count + 1, target.transcript.newest
         retries = newest.id if turn.retries and newest and newest.is_error else None
         signal = {"text": f"prompt <{number}>", "id": f"m{number}", "retries": retries}
         target.receive(signal, extra_arguments=0, new_id="", now=NOW)
@@ -183,7 +184,7 @@ class History:
             self.target = Session("s1", target.carry(), now=NOW)
 
     def steer(self, count: int) -> None:
-        number = self.target.turn_count
+        number = self.target.transcript.count
         for index in range(count):
             send(
                 self.target,
@@ -198,36 +199,38 @@ class History:
         if too_long:
             target.context.learn_limit(config, model=MODEL, head=target.head)
         evict(target)
-        if target.context.is_summary_due(config):
+        if target.context.evicted.is_summary_due(config):
             self.summarise()
-        request = target.view.request(target.head)
-        assert target.view.message_count == len(request.messages)
+        request = target.context.view.request(target.head)
+        assert target.context.view.message_count == len(request.messages)
         assert not orphans(request.messages)
         assert_true(utterances_in(request.messages))
         for utterances in utterances_on_wires(request):
             assert_true(utterances)
-        if target.view.segment == self.segment:
+        if target.context.view.segment == self.segment:
             assert request.messages[: len(self.newest_request)] == self.newest_request, (
                 "the prefix only grows at its end"
             )
-        self.newest_request, self.segment = request.messages, target.view.segment
+        self.newest_request, self.segment = request.messages, target.context.view.segment
         context_of(target)
 
     def summarise(self) -> None:
         context = self.target.context
-        request = summary_request(context.messages_to_summarise(), has_earlier=self.target.view.summary is not None)
+        request = summary_request(context.messages_to_summarise(), has_earlier=context.view.summary is not None)
         text = request.messages[0].content
         events, _ = parse_replay(text[text.index("=== HISTORY ===") :])
         assert_true(utterances_of_events(events), begins_within=True)
-        outcome = SummaryOutcome(text=f"Until {self.target.turn_count}.")
-        context.insert_summary(outcome, of=context.begin_summary(), view_bytes=self.target.config.limits.view_bytes)
+        outcome = SummaryOutcome(text=f"Until {self.target.transcript.count}.")
+        context.insert_summary(
+            outcome, of=context.evicted.begin_summary(), view_bytes=self.target.config.limits.view_bytes
+        )
 
     def answer(self, step: Step) -> None:
-        slot, number = self.target.turn_slot, self.target.turn_count
-        slot.change(slot.running().with_next_step())
+        slot, number = self.target.turn_slot, self.target.transcript.count
+        slot.change(slot.running().with_more(steps=1))
         args = {"of": f"<{number}>"}
         parts = [CallPart(kind="call", id=f"c{index}", name="look", args=args) for index in range(step.calls)]
-        calls = slot.running().number_calls(parts, turn_number=number)
+        calls = number_calls(parts, turn_number=number, step=slot.running().steps)
         slot.add_response(ModelResponse(parts=[*parts], stop="tool_calls", model="test"), calls, now=NOW)
         for call in calls:
             content = f"saw <{number}>" + " and so on" * (200 if step.large else 0)
@@ -245,7 +248,7 @@ class History:
             self.target.turn_slot.change(turn.without_oldest_steps(count))
 
     def end(self, end: Ended) -> None:
-        slot, number = self.target.turn_slot, self.target.turn_count
+        slot, number = self.target.turn_slot, self.target.transcript.count
         answer = f"answer <{number}>"
         if end.error_type is None or end.partial:
             calls = [ToolCall(id=call_id(number, 99, 0), name="pay", args={}, result=ToolResult(outcome="-"))]

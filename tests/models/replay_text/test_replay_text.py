@@ -26,8 +26,13 @@ from turnkeeper.models.replay_text.grammar import (
     parse_replay,
     render_replay,
 )
-from turnkeeper.models.replay_text.turn_events import replay_events
-from turnkeeper.models.replay_text.turns import MovedEvents, ReplayTurns, count_events, with_newest_events
+from turnkeeper.models.replay_text.turns import (
+    MovedEvents,
+    ReplayTurns,
+    count_events,
+    replay_events,
+    with_newest_events,
+)
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import (
     INTERRUPTED_NOTE,

@@ -47,19 +47,24 @@ class Task:
         self.overdrawn = amount(max(0, self.used.tokens - self.allowance.state.granted.tokens, self.overdrawn.tokens))
 
 
+def start(
+    root: Accounts, task_id: PublicId, *, turn: str = TURN, limits: Limits = LIMITS, max_tasks: int
+) -> AllowanceAnswer:
+    return root.start(task_id, turn=turn, caps=Caps.of(limits), used=NOTHING, max_tasks=max_tasks)
+
+
 class Tree:
     """A root with three tasks, and the signals between them, which arrive in any order, or twice."""
 
     def __init__(self) -> None:
         self.root = Accounts([], session_id="root")
-        self.root.open(TURN, LIMITS)
         self.tasks: dict[PublicId, Task] = {}
         self.requests: list[AllowanceRequest] = []
         self.answers: list[tuple[PublicId, AllowanceAnswer]] = []
         for task_id in TASKS:
-            portion = self.root.start(task_id, turn=TURN, max_tasks=LIMITS.max_tasks).granted
-            start = TaskAllowance(root=PublicId("root"), caps=CAPS, portion=portion)
-            self.tasks[task_id] = Task(Allowance(start, None, task_id=task_id))
+            portion = start(self.root, task_id, max_tasks=LIMITS.max_tasks).granted
+            allowance = TaskAllowance(root=PublicId("root"), caps=CAPS, portion=portion)
+            self.tasks[task_id] = Task(Allowance(allowance, None, task_id=task_id))
 
     def act(self, action: str, task_id: PublicId, number: int) -> None:
         task = self.tasks[task_id]
@@ -99,12 +104,12 @@ class Tree:
             self.tasks[task_id].allowance.receive(answer)
 
     def check(self) -> None:
-        account = self.root.accounts[0]
+        account = self.root.state[0]
         overdrawn = sum((task.overdrawn for task in self.tasks.values()), NOTHING)
         assert account.drawn.tokens <= 1_000 + overdrawn.tokens
         assert self.root.task_count <= LIMITS.max_tasks
         for task_id, task in self.tasks.items():
-            portion = account.find(task_id)
+            portion = account.portions.get(task_id)
             assert portion is not None
             assert task.allowance.state.granted.tokens <= max(portion.granted.tokens, task.used.tokens)
 
@@ -143,7 +148,7 @@ def test_tsk_5_whatever_is_not_used_comes_back_when_the_turns_end(actions: list[
             tree.act("void", task_id, number)
     while tree.requests or tree.answers:
         tree.deliver(len(tree.requests) - 1, again=False)  # the newest first
-    account = tree.root.accounts[0]
+    account = tree.root.state[0]
     assert account.drawn == sum((task.used for task in tree.tasks.values()), NOTHING)
 
 
@@ -159,7 +164,7 @@ def test_tsk_5_a_late_grant_for_a_turn_that_has_ended_is_returned() -> None:
     task.allowance.receive(answer)
     assert (task.allowance.state.granted, task.allowance.answer_to(number)) == (NOTHING, None)
     assert tree.root.answer(task.allowance.outbox[-1], max_tasks=4) is None
-    portion = tree.root.accounts[0].find(TASKS[0])
+    portion = tree.root.state[0].portions.get(TASKS[0])
     assert portion is not None
     assert portion.granted == NOTHING
 
@@ -173,16 +178,15 @@ def test_tsk_5_a_task_without_a_cap_never_asks() -> None:
 
 def test_tsk_5_a_task_that_was_not_started_does_not_count() -> None:
     root = Accounts([], session_id="root")
-    root.open(TURN, Limits(max_tasks=1))
-    assert root.start(TASKS[0], turn=TURN, max_tasks=1).rejection is None
-    assert root.start(TASKS[0], turn=TURN, max_tasks=1).rejection is None, "the same start is one task"
-    rejection = root.start(TASKS[1], turn=TURN, max_tasks=1).rejection
+    assert start(root, TASKS[0], max_tasks=1).rejection is None
+    assert start(root, TASKS[0], max_tasks=1).rejection is None, "the same start is one task"
+    rejection = start(root, TASKS[1], max_tasks=1).rejection
     assert rejection == (
         "No task was started: nothing is left of the 1 task that session root may start in all, with those of its "
         "tasks (limits.max_tasks)."
     )
     root.void(TASKS[0])
-    assert root.start(TASKS[1], turn=TURN, max_tasks=1).rejection is None
+    assert start(root, TASKS[1], max_tasks=1).rejection is None
 
 
 def test_tsk_5_a_withdrawn_start_is_not_repeated_by_a_late_request() -> None:
@@ -202,15 +206,13 @@ def test_tsk_5_a_withdrawn_start_is_not_repeated_by_a_late_request() -> None:
 
 def test_tsk_5_turns_that_start_no_task_leave_nothing_behind() -> None:
     root = Accounts([], session_id="root")
-    root.open(TURN, LIMITS)
     for task_id in TASKS:
-        root.start(task_id, turn=TURN, max_tasks=3)
+        start(root, task_id, max_tasks=3)
     size = root.carried_bytes
     for number in range(2_000):
         turn, task_id = f"m{number}", PublicId(f"root.task-{number + 10}")
-        root.open(turn, LIMITS)
         max_tasks = 3 if number % 2 else 4
-        if root.start(task_id, turn=turn, max_tasks=max_tasks).rejection is None:
+        if start(root, task_id, turn=turn, max_tasks=max_tasks).rejection is None:
             root.void(task_id)
         below = AllowanceRequest(task_id=TASKS[0], number=number + 1, starts=PublicId(f"{TASKS[0]}.task-{number}"))
         root.answer(below, max_tasks=4)
@@ -221,9 +223,9 @@ def test_tsk_5_turns_that_start_no_task_leave_nothing_behind() -> None:
 
 def test_tsk_5_the_largest_amounts_fail_nothing() -> None:
     root = Accounts([], session_id="root")
-    root.open(TURN, Limits(max_tokens_per_turn=10**30, max_cost_per_turn=1e300))
+    limits = Limits(max_tokens_per_turn=10**30, max_cost_per_turn=1e300)
     for task_id in TASKS:
-        root.start(task_id, turn=TURN, max_tasks=25)
+        start(root, task_id, limits=limits, max_tasks=25)
     for number, task_id in enumerate(TASKS, start=1):
         most = {"tokens": MAX_AMOUNT, "cost": MAX_AMOUNT}
         request = AllowanceRequest.model_validate(

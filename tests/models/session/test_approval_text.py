@@ -1,6 +1,6 @@
 """The one text that people decide on: AGT-8."""
 
-from turnkeeper.models.session.approval_text import MAX_PURPOSE_BYTES, approval_text
+from turnkeeper.models.session.approvals import MAX_PURPOSE_BYTES, approval_text
 from turnkeeper.models.transcript.trajectory import FileChange
 
 

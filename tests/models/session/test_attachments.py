@@ -9,11 +9,11 @@ from tests.models.builders import NOW, answer_turn, at, complete_turn, session
 from turnkeeper.models.context.summary import summary_request
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.replay_text.grammar import parse_replay, render_replay
-from turnkeeper.models.replay_text.turn_events import replay_events
+from turnkeeper.models.replay_text.turns import replay_events
 from turnkeeper.models.session.messages import SessionInput
-from turnkeeper.models.session.queue.prompt_row import text_bytes
-from turnkeeper.models.session.queue.prompts import Prompt, PromptSignal, read_prompt
+from turnkeeper.models.session.queue.prompts import Prompt, PromptSignal, read_prompt, text_bytes
 from turnkeeper.models.session.session import Session
+from turnkeeper.models.session.views import queue_of
 from turnkeeper.models.transcript.attachment_contents import (
     hashes_of,
     json_bytes,
@@ -125,13 +125,13 @@ def test_ses_6_attachments_count_in_the_queue_and_are_carried() -> None:
     chat = session()
     prompted(chat, "look", STORED_CAT, CODE)
     size = len('"look"') + json_bytes([ImageAttachment.model_validate(STORED_CAT), CodeAttachment.model_validate(CODE)])
-    assert chat.queue.row.text_bytes == size
-    waiting = chat.queue.view(revision=1).waiting[0]
+    assert chat.queue.text_bytes == size
+    waiting = queue_of(chat).waiting[0]
     assert [one.name for one in waiting.attachments] == ["cat.png", "add.py"]
     start = SessionInput.model_validate_json(chat.carry().model_dump_json())
     resumed = Session("s1", start, now=NOW)
     assert resumed.queue.waiting == chat.queue.waiting
-    assert resumed.queue.row.text_bytes == size
+    assert resumed.queue.text_bytes == size
 
 
 def test_ses_7_a_steering_prompt_brings_its_attachments() -> None:
@@ -142,30 +142,32 @@ def test_ses_7_a_steering_prompt_brings_its_attachments() -> None:
     chat.steer_turn(now=at(2))
     step = chat.turn_slot.running().message.steps[0]
     assert isinstance(step, UserStep)
-    assert step.attachments == chat.view.messages[-1].attachments == [ImageAttachment.model_validate(STORED_CAT)]
+    assert (
+        step.attachments == chat.context.view.messages[-1].attachments == [ImageAttachment.model_validate(STORED_CAT)]
+    )
 
 
 def test_ctx_16_the_model_sees_the_attachments_of_a_turn_also_in_the_next_run() -> None:
     chat = session()
     prompted(chat, "look", STORED_CAT, CODE)
     answer_turn(chat)
-    message = chat.view.messages[0]
+    message = chat.context.view.messages[0]
     assert [one.name for one in message.attachments] == ["cat.png", "add.py"]
-    assert chat.view.entries[0].chars == len("look") + IMAGE_CHARS + len("print(1 + 1)")
+    assert chat.context.view.entries[0].chars == len("look") + IMAGE_CHARS + len("print(1 + 1)")
     start = SessionInput.model_validate_json(chat.carry().model_dump_json())
     resumed = Session("s1", start, now=NOW)
-    assert resumed.view.messages == chat.view.messages
-    assert resumed.view.digest(resumed.head) == chat.view.digest(chat.head)
+    assert resumed.context.view.messages == chat.context.view.messages
+    assert resumed.context.view.digest(resumed.head) == chat.context.view.digest(chat.head)
 
 
 def test_ctx_16_an_entry_of_an_archived_turn_keeps_its_attachments() -> None:
     chat = session()
     prompted(chat, "look", STORED_CAT)
     answer_turn(chat)
-    before = chat.view.messages
-    chat.view.detach(chat.transcript.turns[0], inline_bytes=512)
-    assert chat.view.messages == before
-    assert chat.view.entries[0].ref.messages[0].attachments == before[0].attachments
+    before = chat.context.view.messages
+    chat.context.view.detach(chat.transcript.turns[0], inline_bytes=512)
+    assert chat.context.view.messages == before
+    assert chat.context.view.entries[0].ref.messages[0].attachments == before[0].attachments
 
 
 def test_ctx_7_an_attachment_that_can_not_be_evicted_is_named_when_the_context_is_too_long() -> None:
@@ -176,7 +178,7 @@ def test_ctx_7_an_attachment_that_can_not_be_evicted_is_named_when_the_context_i
     prompted(chat, "and now?", id="p2")
     chat.begin_turn(now=at(5))
     chat.context.learn_limit(chat.config.history, model="offline:", head=chat.head)
-    first = chat.view.messages[0]
+    first = chat.context.view.messages[0]
     assert first.content == "look\n\n[Code: big.py, 400 KB] (not shown: the conversation is too long for the model)"
     assert [one.name for one in first.attachments] == ["add.py"]
 
@@ -189,15 +191,15 @@ def test_ctx_7_a_prompt_with_large_attachments_does_not_evict_the_conversation()
     prompted(chat, "look", *large, CODE, id="p2")
     chat.begin_turn(now=at(5))
     chat.context.learn_limit(chat.config.history, model="offline:", head=chat.head)
-    assert [one.name for one in chat.view.messages[-1].attachments] == ["6.py", "add.py"]
+    assert [one.name for one in chat.context.view.messages[-1].attachments] == ["6.py", "add.py"]
     chat.context.learn_limit(chat.config.history, model="offline:", head=chat.head)
     chat.context.evict(chat.config.history, model="offline:", head=chat.head, max_bytes=1_000_000)
-    messages = chat.view.messages
+    messages = chat.context.view.messages
     assert messages[0].content == "my name is Ada"
     assert messages[-1].content.startswith("look\n\n[Code: 0.py, 200 KB] (not shown: the conversation is too long")
     assert [one.name for one in messages[-1].attachments] == ["add.py"]
     resumed = Session("s1", SessionInput.model_validate_json(chat.carry().model_dump_json()), now=NOW)
-    assert resumed.view.messages == messages
+    assert resumed.context.view.messages == messages
 
 
 def test_ctx_7_a_prompt_with_large_attachments_meets_a_learned_limit_without_evicting_the_conversation() -> None:
@@ -209,12 +211,12 @@ def test_ctx_7_a_prompt_with_large_attachments_meets_a_learned_limit_without_evi
     chat.begin_turn(now=at(5))
     chat.context.learn_limit(chat.config.history, model="offline:", head=chat.head)
     complete_turn(chat, "ok", now=at(6))
-    seen = chat.view.message_count
+    seen = chat.context.view.message_count
     prompted(chat, "look", {"type": "code", "name": "a.py", "hash": "a" * 64, "bytes": 200_000}, id="p9")
     chat.begin_turn(now=at(7))
     chat.context.evict(chat.config.history, model="offline:", head=chat.head, max_bytes=1_000_000)
-    assert chat.view.message_count >= seen - 2
-    assert chat.view.messages[-1].attachments == []
+    assert chat.context.view.message_count >= seen - 2
+    assert chat.context.view.messages[-1].attachments == []
 
 
 def test_ctx_12_a_replay_text_names_attachments_and_parses_back() -> None:

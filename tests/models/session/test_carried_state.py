@@ -32,15 +32,16 @@ FULL: dict[str, Any] = {
     "moved_events": {"earlier": 6, "newest": 1},
     "transcript": {"turns": [{**TURN, "reasoning_trajectory": {"steps": [STEP]}}], "archived": 5},
     "queue": {
-        "row": {
-            "steering": [{"id": "p1", "text": "Also this", "received_at": MOMENT}],
-            "waiting": [{"id": "p2", "text": "Next", "received_at": MOMENT}],
-            "parked": [["p3", 3, 4]],
-            "behind": [{"id": "p4", "text": "Last", "received_at": MOMENT}],
-            "next_number": 4,
-            "forgotten": 2,
-        },
-        "taken_ids": ["p1"],
+        "waiting": [
+            {"id": "p1", "text": "Also this", "received_at": MOMENT, "mode": "steer"},
+            {"id": "p2", "text": "Next", "received_at": MOMENT},
+            {"id": "p4", "text": "Last", "received_at": MOMENT},
+        ],
+        "parked": [["p3", 3, 4]],
+        "before_parked": 2,
+        "next_number": 4,
+        "forgotten": 2,
+        "taken_ids": ["p0"],
         "fates": [FATE],
         "leaving": [FATE],
     },
@@ -74,6 +75,7 @@ FULL: dict[str, Any] = {
         "tools": "0123456789abcdef",
         "parts": [{"kind": "images", "reason": "the model does not read them"}],
         "accepted_tokens": 400,
+        "state_was_refused": True,
         "was_reset": True,
     },
     "archive": {"report": {"results_cut": 1}, "again_at": MOMENT},
@@ -83,6 +85,7 @@ FULL: dict[str, Any] = {
         "findings": {"files": 3},
         "reported": {"task_id": "s1", "percent": 40},
         "condensed": {"condensed": 2},
+        "condenses": "t6",
     },
     "tasks": {
         "started": 1,
@@ -90,10 +93,8 @@ FULL: dict[str, Any] = {
         "is_closed": True,
         "tasks": [{"task_id": "s1.task-1", "call_id": "c1", "title": "Look"}],
     },
-    "accounts": [
-        {"turn": "t6", "caps": {"tokens": 9}, "portions": [{"task_id": "s1.task-1", "granted": {"tokens": 2}}]}
-    ],
-    "allowance": {"granted": {"tokens": 8}, "number": 3, "drawn_by": 2, "is_asking": True},
+    "accounts": [{"turn": "t6", "caps": {"tokens": 9}, "portions": {"s1.task-1": {"granted": {"tokens": 2}}}}],
+    "allowance": {"granted": {"tokens": 8}, "number": 3, "asking": 2},
     "running": {
         "deadline": MOMENT,
         "model": "offline:",
@@ -139,5 +140,5 @@ def test_ses_14_every_field_that_is_carried_survives_a_run() -> None:
 def test_ses_15_what_a_task_has_reported_counts_towards_the_room_of_its_session() -> None:
     target, findings = session(), {"text": "x" * 8_000}
     before = target.room.for_turn
-    target.report_progress(ProgressReport(findings=findings, message="Half", percent=50))
+    target.own_task.report(ProgressReport(findings=findings, message="Half", percent=50))
     assert 8_000 < before - target.room.for_turn < FINDINGS_BYTES + 200

@@ -7,13 +7,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.models.builders import NOW, complete_turn, send, session
+from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.archive.archive_messages import ArchiveMove
 from turnkeeper.models.session.archive.archive_moves import final_moves, next_prompt_move, prompt_move_is_due
 from turnkeeper.models.session.messages import Configure, SessionInput
+from turnkeeper.models.session.queue.fates import REMEMBERED_FATES, REMEMBERED_IDS
 from turnkeeper.models.session.queue.prompts import Fate, Prompt
-from turnkeeper.models.session.queue.recent_fates import REMEMBERED_FATES
-from turnkeeper.models.session.queue.taken_ids import REMEMBERED_IDS
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.views import queue_of, state_of
 
@@ -68,11 +68,11 @@ class Story:
         queue = self.session.queue
         if self.move or self.fetch:
             return False
-        if not self.has_grown and queue.row.is_unparking_due(self.limits):
+        if not self.has_grown and queue.is_unparking_due(self.limits):
             count = max(1, self.limits.max_queued_prompts // 2)
-            self.archive.forget(queue.row.forgettable)
+            self.archive.forget(queue.forgettable)
             first = queue.parked[0].number
-            self.fetch = queue.row.forgettable, first, self.archive.parked(first, count)
+            self.fetch = queue.forgettable, first, self.archive.parked(first, count)
         elif prompt_move_is_due(self.session, parks=self.has_grown):
             self.move = next_prompt_move(self.session, parks=self.has_grown)
             self.archive.store(self.move)
@@ -87,7 +87,7 @@ class Story:
             self.session.archive.record_success(now=NOW)
         if fetch and not dies:
             forget_below, first, prompts = fetch
-            self.session.queue.row.forget_below(forget_below)
+            self.session.queue.forget_below(forget_below)
             is_next = self.session.queue.restore_parked(prompts)
             assert is_next or self.session.queue.parked[0].number != first, "withdrawn while it was fetched"
             self.session.archive.record_success(now=NOW)
@@ -101,15 +101,14 @@ class Story:
     def unpark(self) -> None:
         self.has_grown = False
         self.end()
-        while self.session.queue.row.is_unparking_due(self.limits):
+        while self.session.queue.is_unparking_due(self.limits):
             self.begin()
             self.end()
 
     def hand_over(self) -> None:
         self.park()
         carried = self.session.carry()
-        row = carried.carried.queue.row
-        assert len(row.waiting) + len(row.behind) <= max(1, self.limits.max_queued_prompts)
+        assert len(carried.carried.queue.waiting) <= max(1, self.limits.max_queued_prompts)
         self.session = Session("s1", type(carried).model_validate_json(carried.model_dump_json()), now=NOW)
         self.has_grown = False
 
@@ -131,8 +130,13 @@ class Story:
             self.run_turn()
 
     def fate(self, message_id: str) -> str | None:
-        fate = self.session.queue.fate_of(message_id) or self.archive.fates.get(message_id)
+        fate = self.session.queue.fate_book.find(message_id) or self.archive.fates.get(message_id)
         return fate.fate if fate else None
+
+
+def reject_all(story: Story) -> None:
+    while len(story.session.queue):
+        story.session.queue.reject_last(RejectedError("state_full", "no room"), at=NOW)
 
 
 def test_ses_6_what_a_hand_over_can_t_carry_is_parked_and_starts_in_the_order_of_acceptance() -> None:
@@ -147,7 +151,7 @@ def test_ses_6_what_a_hand_over_can_t_carry_is_parked_and_starts_in_the_order_of
     story.run_all()
     assert story.started == [f"m{number}" for number in range(120)]
     story.park()
-    assert (story.archive.prompts, queue.row.forgotten) == ({}, queue.row.next_number)
+    assert (story.archive.prompts, queue.forgotten) == ({}, queue.next_number)
 
 
 def test_ses_6_prompts_sent_after_others_were_parked_start_after_them() -> None:
@@ -171,7 +175,7 @@ def test_ses_7_interrupts_and_steers_that_are_too_many_to_carry_go_before_what_i
     story.send(6, mode="steer")
     story.send(4, mode="interrupt")
     order = [prompt.id for prompt in queue_of(story.session).waiting]
-    assert order == ["m12", "m13", "m14", "m15", "m16", "m17", "m21", "m20", "m19", "m18", "m1"]
+    assert order == ["m21", "m20", "m19", "m18", "m12", "m13", "m14", "m15", "m16", "m17", "m1"]
     story.hand_over()
     complete_turn(story.session, "ok", now=NOW)
     story.run_all()
@@ -209,7 +213,7 @@ def test_ses_6_a_prompt_with_the_id_of_one_that_was_rejected_while_it_was_parked
     story.send(6)
     story.has_grown = True
     story.begin()
-    story.session.reject_waiting(now=NOW)
+    reject_all(story)
     send(story.session, "first", id="new")
     send(story.session, "second", id="m4")
     story.end()
@@ -259,11 +263,11 @@ def test_ses_6_an_id_that_waits_is_never_forgotten_however_many_come_after_it() 
     story = Story(max_queued_prompts=150)
     story.send(1_500)
     story.hand_over()
-    assert len(story.session.queue.taken_ids) <= REMEMBERED_IDS
+    assert len(story.session.queue.fate_book.ids) <= REMEMBERED_IDS
     for number in range(1_500):
         send(story.session, "again", id=f"m{number}")
     assert len(story.session.queue) == 1_500
-    assert not story.session.queue.fates
+    assert not story.session.queue.fate_book.recent
     story.run_all()
     assert len(story.started) == 1_500
 
@@ -299,7 +303,7 @@ def test_ses_6_fates_that_are_no_turn_leave_for_the_archive_and_can_be_asked_for
     assert [story.fate(f"m{number}") for number in (99, 100, 999)] == [None, "rejected", "rejected"]
     story.park()
     assert len(story.archive.fates) == 1_000 - 100 - REMEMBERED_FATES
-    assert len(story.session.queue._fates._by_id) == REMEMBERED_FATES
+    assert len(story.session.queue.fate_book._by_id) == REMEMBERED_FATES
     assert {story.fate(f"m{number}") for number in range(100, 1_000)} == {"rejected"}
 
 
@@ -316,7 +320,7 @@ def test_ses_6_while_the_archive_is_down_rejections_give_way_before_what_was_acc
     assert {story.fate(f"m{number}") for number in range(30)} == {"withdrawn"}
     assert story.fate("r0") is None
     assert story.fate("r499") == "rejected"
-    assert story.session.queue.leaving.bytes <= story.limits.leaving_bytes
+    assert story.session.queue.fate_book.leaving_bytes <= story.limits.leaving_bytes
 
 
 def test_ses_15_while_the_archive_is_down_a_run_carries_more_than_the_limits() -> None:
@@ -336,11 +340,10 @@ def test_ses_15_the_last_prompts_are_rejected_first_whether_parked_or_not() -> N
     story.send(12)
     story.hand_over()
     story.send(2)
-    row, order = story.session.queue.row, [item.id for item in story.session.queue.row]
-    assert [row.pop_last() for _ in order] == order[::-1]
-    assert (len(row), row.text_bytes, row.id_bytes, row.parked_bytes) == (0, 0, 0, 0)
-    with pytest.raises(IndexError):
-        row.pop_last()
+    queue, order = story.session.queue, [item.id for item in story.session.queue]
+    reject_all(story)
+    assert [fate.id for fate in queue.fate_book.recent][-len(order) :] == order[::-1]
+    assert (len(queue), queue.text_bytes, queue._id_bytes, queue._parked_bytes) == (0, 0, 0, 0)
 
 
 def test_ses_14_whatever_waits_the_carried_state_stays_under_a_megabyte() -> None:
@@ -383,10 +386,10 @@ def test_ses_6_every_prompt_has_one_fate_in_order_whatever_is_parked_and_whateve
             plain.append(f"m{story.prompts_sent - 1}")
 
     def waiting() -> list[str]:
-        return [item.id for item in story.session.queue.row]
+        return [item.id for item in story.session.queue]
 
     for action in actions:
-        target = story.session
+        target, before = story.session, waiting()
         if action in ("send", "burst"):
             for _ in range(1 if action == "send" else 7):
                 send_plain()
@@ -417,12 +420,16 @@ def test_ses_6_every_prompt_has_one_fate_in_order_whatever_is_parked_and_whateve
             send(target, "again", id=waiting()[-1])
         if not story.is_down:
             story.begin()
+        stayed = [one for one in before if one in waiting()]
+        coming = [f"m{number}" for number in range(story.prompts_sent) if f"m{number}" not in before]
+        added = [one for one in coming if one in waiting()]
+        place = len(stayed) if action in ("send", "burst") else waiting().index(added[0]) if added else 0
+        assert waiting() == [*stayed[:place], *added, *stayed[place:]], "no prompt changes its place"
         queue = story.session.queue
         assert len(set(waiting())) == len(waiting()) == len(queue)
-        assert set(waiting()) == set(queue.row._items)
-        assert queue.parked or not queue.row.behind
-        assert queue.row.text_bytes == len(queue) * 4
-        assert queue.row.parked_bytes == len(queue.parked) * 4
+        assert set(waiting()) == set(queue._by_id)
+        assert queue.text_bytes == len(queue) * 4
+        assert queue._parked_bytes == len(queue.parked) * 4
 
     if story.session.turn:
         complete_turn(story.session, "ok", now=NOW)
@@ -432,7 +439,11 @@ def test_ses_6_every_prompt_has_one_fate_in_order_whatever_is_parked_and_whateve
         story.unpark()
         start()
         complete_turn(story.session, "ok", now=NOW)
-    all_fates = [*story.archive.fates.values(), *story.session.queue.leaving, *story.session.queue.fates]
+    all_fates = [
+        *story.archive.fates.values(),
+        *story.session.queue.fate_book.leaving,
+        *story.session.queue.fate_book.recent,
+    ]
     fates = Counter(fate.id for fate in {(fate.id, fate.fate, fate.turn_id): fate for fate in all_fates}.values())
     assert set(fates.values()) <= {1}
     assert set(fates) == {f"m{number}" for number in range(story.prompts_sent)}

@@ -18,9 +18,9 @@ from turnkeeper.models.session.messages import (
     read_start,
     title_of,
 )
+from turnkeeper.models.session.queue.fates import REMEMBERED_IDS
 from turnkeeper.models.session.queue.prompt_queue import PromptQueue, QueueState
 from turnkeeper.models.session.queue.prompts import read_prompt
-from turnkeeper.models.session.queue.taken_ids import REMEMBERED_IDS
 from turnkeeper.models.session.views import queue_of, state_of
 
 JSON = st.recursive(
@@ -33,7 +33,7 @@ JSON = st.recursive(
 
 
 def fates(target) -> list[tuple[str, str]]:
-    return [(fate.id, fate.fate) for fate in target.queue.fates]
+    return [(fate.id, fate.fate) for fate in target.queue.fate_book.recent]
 
 
 @given(text=st.text(min_size=1, max_size=40), max_chars=st.integers(1, 20))
@@ -43,7 +43,7 @@ def test_ses_5_a_text_over_the_sessions_own_limit_is_rejected_with_the_reason(te
     is_valid = text.strip() and "\0" not in text
     assert (accepted is not None) == bool(is_valid and len(text) <= max_chars)
     if is_valid and accepted is None:
-        assert target.queue.fates[-1].refusal == "too_long"
+        assert target.queue.fate_book.recent[-1].refusal == "too_long"
 
 
 @given(raw=JSON, extra=st.integers(0, 2))
@@ -106,7 +106,9 @@ def test_ses_5_the_field_that_is_wrong_is_named_whatever_it_is_called(raw: objec
 def test_ses_5_two_arguments_are_refused_naming_the_number() -> None:
     target = session()
     target.receive("a", extra_arguments=1, new_id="n", now=NOW)
-    assert [fate.reason for fate in target.queue.fates] == ["A prompt is one JSON value; this signal carried 2."]
+    assert [fate.reason for fate in target.queue.fate_book.recent] == [
+        "A prompt is one JSON value; this signal carried 2."
+    ]
 
 
 def test_ses_6_prompts_start_first_in_first_out() -> None:
@@ -193,7 +195,7 @@ def test_ses_6_a_prompt_after_the_end_is_discarded_and_earlier_ones_are_not(disc
     send(target, "before", id="m1")
     target.end("enough", discard_queue=discards, now=NOW)
     send(target, "after", id="m2")
-    fate = target.queue.fate_of("m2")
+    fate = target.queue.fate_book.find("m2")
     assert fate
     assert (fate.fate, fate.refusal, "is ending" in (fate.reason or "")) == ("discarded", "ending", True)
     assert [prompt.id for prompt in target.queue.waiting] == ([] if discards else ["m1"])
@@ -209,7 +211,7 @@ def test_ses_7_an_interrupt_goes_before_the_queue_and_a_steer_joins_the_turn() -
     send(target, "queued", id="m2")
     send(target, "steer", id="m3", mode="steer")
     send(target, "now", id="m4", mode="interrupt")
-    assert [prompt.id for prompt in queue_of(target).waiting] == ["m3", "m4", "m2"]
+    assert [prompt.id for prompt in queue_of(target).waiting] == ["m4", "m3", "m2"]
     target.steer_turn(now=NOW)
     assert [step.kind for step in target.transcript.get(turn.id).steps] == ["user"]
     assert queue_of(target, "m3").fates[0].turn_id == "m1"
@@ -263,8 +265,8 @@ def test_ses_6_every_accepted_prompt_has_at_most_one_fate_and_waits_until_it_has
             target.queue.withdraw(queue_of(target).waiting[0].id, at=NOW)
         elif action == "discard":
             target.queue.discard_all("ended", at=NOW)
-    accepted = set(target.queue.taken_ids)
-    decided = [fate.id for fate in target.queue.fates if fate.fate != "rejected"]
+    accepted = set(target.queue.fate_book.ids) | {item.id for item in target.queue}
+    decided = [fate.id for fate in target.queue.fate_book.recent if fate.fate != "rejected"]
     waiting = [prompt.id for prompt in queue_of(target).waiting]
     assert len(decided) == len(set(decided))
     assert set(decided) | set(waiting) == accepted
@@ -295,7 +297,7 @@ def test_ses_15_what_temporal_can_not_carry_is_rejected_with_the_reason() -> Non
     waiting = [prompt.id for prompt in target.queue.waiting]
     assert len(waiting) > 15
     assert waiting == [f"m{number}" for number in range(len(waiting))]
-    rejected = [fate for fate in target.queue.fates if fate.fate == "rejected"]
+    rejected = [fate for fate in target.queue.fate_book.recent if fate.fate == "rejected"]
     assert [fate.id for fate in rejected] == [f"m{number}" for number in reversed(range(len(waiting), 40))]
     assert {fate.refusal for fate in rejected} == {"state_full"}
     assert "it is gone" in (rejected[0].reason or "")
@@ -345,8 +347,8 @@ def test_ses_6_a_resend_that_is_invalid_gives_the_accepted_prompt_no_second_fate
     send(target, "hi", id="m1")
     target.receive({"text": "", "id": "m1"}, extra_arguments=0, new_id="another", now=NOW)
     answer_turn(target)
-    assert [fate.fate for fate in target.queue.fates if fate.id == "m1"] == ["started"]
-    assert [fate.fate for fate in target.queue.fates] == ["rejected", "started"]
+    assert [fate.fate for fate in target.queue.fate_book.recent if fate.id == "m1"] == ["started"]
+    assert [fate.fate for fate in target.queue.fate_book.recent] == ["rejected", "started"]
 
 
 def test_ses_16_what_is_steered_into_a_turn_is_bounded_and_the_rest_waits() -> None:

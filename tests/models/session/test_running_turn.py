@@ -13,8 +13,10 @@ from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.errors import TurnFailedError
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.approvals import APPROVAL_BYTES, ask_for_approval, record_decision
+from turnkeeper.models.session.archive.archive_moves import oldest_steps
 from turnkeeper.models.session.queue.prompts import Prompt
-from turnkeeper.models.session.turn.running_turn import RESULT_BYTES, CarriedTurn, RunningTurn
+from turnkeeper.models.session.turn.running_turn import CarriedTurn, RunningTurn, number_calls
+from turnkeeper.models.session.turn.turn_bytes import RESULT_BYTES
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ProviderState
 from turnkeeper.models.transcript.trajectory import ToolCall, ToolResult, Usage
@@ -35,9 +37,9 @@ def running_turn(**limits: Any) -> RunningTurn:
 
 def asking(*names: str, **limits: Any) -> RunningTurn:
     """Return a turn whose newest step asks for calls 1.1.0, 1.1.1, ..."""
-    turn, response = running_turn(**limits).with_next_step(), asks(*names)
-    calls = turn.number_calls(response.calls, turn_number=1)
-    turn = turn.with_more_calls(len(calls)).with_response(response, calls, now=at(1))
+    turn, response = running_turn(**limits).with_more(steps=1), asks(*names)
+    calls = number_calls(response.calls, turn_number=1, step=turn.steps)
+    turn = turn.with_more(calls=len(calls)).with_response(response, calls, now=at(1))
     return turn.with_unsettled_step(ProviderState(api="test", model="m", items=["signed"]), segment=3)
 
 
@@ -89,7 +91,11 @@ def test_a_change_leaves_the_version_before_it_as_it_was() -> None:
     before = asking("look")
     copy = before.model_copy(deep=True)
     after = before.with_approvals_asked(["1.1.0"], now=at(2)).with_approvals_expired(at(100_000))
-    after = after.with_result("1.1.0", ToolResult(outcome="saw it")).with_settled_step().with_usage(Usage(cost=1.0))
+    after = (
+        after.with_result("1.1.0", ToolResult(outcome="saw it"))
+        .model_copy(update={"unsettled": False, "state": None, "segment": None})
+        .with_usage(Usage(cost=1.0))
+    )
     assert before == copy
     assert after != before
 
@@ -156,7 +162,7 @@ def test_agt_1_calls_are_pending_until_they_have_a_result() -> None:
 def test_agt_1_a_turn_that_took_all_its_steps_takes_no_further_one() -> None:
     turn = running_turn(max_steps=1)
     turn.budgets.check_next_step(turn.steps)
-    turn = turn.with_next_step()
+    turn = turn.with_more(steps=1)
     with pytest.raises(TurnFailedError) as failed:
         turn.budgets.check_next_step(turn.steps)
     assert failed.value.error_type == "max_steps"
@@ -171,7 +177,7 @@ def test_agt_9_what_was_spent_is_counted_for_the_turn_and_shown_with_its_step() 
 
 def test_ses_9_an_interrupted_answer_uses_no_tools() -> None:
     turn, response = running_turn(), asks("look")
-    calls = turn.number_calls(response.calls, turn_number=1)
+    calls = number_calls(response.calls, turn_number=1, step=turn.steps)
     turn = turn.with_response(response, calls, now=at(1), interrupted=True)
     assert turn.newest_step.interrupted
     assert turn.message.tools_used is None
@@ -192,8 +198,8 @@ def test_ses_15_bytes_are_counted_step_by_step_as_they_will_be_carried(steps: li
     turn = running_turn()
     for contents in steps:
         response = asks(*["look"] * len(contents))
-        turn = turn.with_next_step()
-        turn = turn.with_response(response, turn.number_calls(response.calls, turn_number=1), now=at(1))
+        turn = turn.with_more(steps=1)
+        turn = turn.with_response(response, number_calls(response.calls, turn_number=1, step=turn.steps), now=at(1))
         for call, content in zip(turn.pending_calls, contents, strict=True):
             turn = turn.with_result(call.id, ToolResult(outcome="saw it", content=content))
     beside = 200 + 40 * sum(map(len, steps))  # names of fields, `tools_used`
@@ -204,9 +210,9 @@ def test_ses_15_the_oldest_steps_go_and_the_newest_stays() -> None:
     turn = running_turn()
     for number in range(5):
         turn = turn.with_response(says("x" * 1_000), [], now=at(number))
-    assert len(turn.oldest_steps(keep_bytes=3_000)) == 3
-    assert len(turn.oldest_steps(keep_bytes=0)) == 4
-    assert turn.oldest_steps(keep_bytes=turn.carried_bytes) == []
+    assert len(oldest_steps(turn, keep_bytes=3_000)) == 3
+    assert len(oldest_steps(turn, keep_bytes=0)) == 4
+    assert oldest_steps(turn, keep_bytes=turn.carried_bytes) == []
     shorter = turn.without_oldest_steps(3)
     assert (shorter.message.steps_omitted, len(shorter.message.steps)) == (3, 2)
     assert shorter.carried_bytes == carried_size(shorter.message)
@@ -214,23 +220,23 @@ def test_ses_15_the_oldest_steps_go_and_the_newest_stays() -> None:
 
 def test_ses_15_a_turn_that_holds_too_much_fails_and_says_why() -> None:
     turn = running_turn()
-    turn.check_size(turn.carried_bytes, archive_error="disk full")
+    turn.bytes.check(turn.carried_bytes, archive_error="disk full")
     with pytest.raises(TurnFailedError, match=r"leaves 10 for it, and the archive could not take .* steps: disk full$"):
-        turn.check_size(10, archive_error="disk full")
+        turn.bytes.check(10, archive_error="disk full")
     with pytest.raises(TurnFailedError, match=r"leaves 10 for it\.$"):
-        turn.check_size(10, archive_error=None)
+        turn.bytes.check(10, archive_error=None)
 
 
 def test_ses_15_a_step_asks_for_no_more_results_than_there_is_room_for() -> None:
     turn = running_turn(max_state_bytes=40_000)
     a_result = turn.limits.small_text_bytes + RESULT_BYTES
     cap = turn.carried_bytes + 20 * a_result
-    turn.check_room_for_results(20, asks=False, cap=cap)
+    turn.bytes.check_room_for_results(20, asks=False, cap=cap)
     with pytest.raises(TurnFailedError, match="asked for 21 tool calls; the turn has room for 20 results"):
-        turn.check_room_for_results(21, asks=False, cap=cap)
+        turn.bytes.check_room_for_results(21, asks=False, cap=cap)
     max_results = 20 * a_result // (a_result + APPROVAL_BYTES)
     with pytest.raises(TurnFailedError, match=f"the turn has room for {max_results} results"):
-        turn.check_room_for_results(20, asks=True, cap=cap)
+        turn.bytes.check_room_for_results(20, asks=True, cap=cap)
 
 
 def test_ses_15_an_approval_is_no_larger_than_what_is_reserved_for_it() -> None:
@@ -242,21 +248,21 @@ def test_ses_15_an_approval_is_no_larger_than_what_is_reserved_for_it() -> None:
 
 
 def test_ses_15_a_small_turn_takes_what_is_asked_for_whatever_the_cap() -> None:
-    running_turn().check_room_for_results(10, asks=True, cap=0)
+    running_turn().bytes.check_room_for_results(10, asks=True, cap=0)
 
 
 def test_ses_16_an_answer_leaves_as_much_room_for_the_results_it_asks_for() -> None:
     turn = running_turn()
-    assert turn.max_answer_bytes(turn.carried_bytes + 10_000) == 5_000
-    assert turn.max_answer_bytes(10_000_000) == turn.limits.answer_bytes
-    assert turn.max_answer_bytes(0) == 2_000
+    assert turn.bytes.max_answer(turn.carried_bytes + 10_000) == 5_000
+    assert turn.bytes.max_answer(10_000_000) == turn.limits.answer_bytes
+    assert turn.bytes.max_answer(0) == 2_000
 
 
 def test_ses_15_results_share_fairly_what_a_turn_may_hold_inline() -> None:
     turn = running_turn()
-    assert turn.result_inline_bytes(1) == turn.inline_bytes == 8_192
-    assert turn.result_inline_bytes(64) == (turn.limits.turn_inline_bytes - turn.carried_bytes) // 64
-    assert turn.result_inline_bytes(5_000) == turn.limits.small_text_bytes
+    assert turn.bytes.inline_result(1) == turn.bytes.inline == 8_192
+    assert turn.bytes.inline_result(64) == (turn.limits.turn_inline_bytes - turn.carried_bytes) // 64
+    assert turn.bytes.inline_result(5_000) == turn.limits.small_text_bytes
 
 
 # ---- its end

@@ -63,8 +63,9 @@ class UpdatesLaw(RuleBasedStateMachine):
     @rule()
     def duplicate(self) -> None:
         before = self.session.revision
-        if self.session.queue.taken_ids:
-            send(self.session, "again", id=list(self.session.queue.taken_ids)[-1])
+        queue = self.session.queue
+        if ids := [*queue.fate_book.ids, *(item.id for item in queue)]:
+            send(self.session, "again", id=ids[-1])
         assert self.session.revision == before
 
     @rule()
@@ -104,9 +105,9 @@ class UpdatesLaw(RuleBasedStateMachine):
     @rule(max_bytes=st.integers(100, 2_000))
     def steps_are_archived(self, max_bytes: int) -> None:
         if self.session.turn and (move := next_step_move(self.session, max_bytes=max_bytes)):
-            before = self.session.view.estimated_tokens
+            before = self.session.context.view.estimated_tokens
             self.session.remove_moved(move, now=NOW)
-            assert self.session.view.estimated_tokens >= before
+            assert self.session.context.view.estimated_tokens >= before
             assert self.session.turn.message.steps_omitted == move.first + len(move.steps)
 
     @rule(target=clients, sends_revision=st.booleans())
@@ -239,5 +240,5 @@ def test_ses_14_what_is_carried_is_exactly_what_was_known() -> None:
     assert again.carry() == carried
     assert state_of(again) == state_of(target)
     assert queue_of(again) == queue_of(target)
-    assert again.view.digest(again.head) == target.view.digest(target.head)
+    assert again.context.view.digest(again.head) == target.context.view.digest(target.head)
     assert isinstance(carried.carried, CarriedState)

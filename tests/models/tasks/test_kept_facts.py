@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from benchmarks.kept_facts import KEPT_KINDS, POLICIES, keeps, read_cases, read_threads
-from turnkeeper.stores.ranking.bm25 import rank
+from turnkeeper.stores.tasks.bm25 import rank
 
 CASES = read_cases()
 

@@ -9,7 +9,7 @@ from turnkeeper.models.session.task import CreateTask, PreparedTask, prepare_tas
 from turnkeeper.models.tasks.hand_off import validate_conversation_history
 from turnkeeper.models.tasks.history_policy import HistoryPolicy
 from turnkeeper.models.tasks.stored_history import HistoryMessage
-from turnkeeper.stores.ranking.bm25 import MAX_QUERY_TERMS, rank
+from turnkeeper.stores.tasks.bm25 import MAX_QUERY_TERMS, rank
 
 NOW = "2026-01-01T00:00:00Z"
 

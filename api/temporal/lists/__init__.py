@@ -1,1 +1,0 @@
-"""Lists of sessions and tasks in the visibility store of Temporal."""

@@ -1,1 +1,0 @@
-"""Ranking texts by their relevance to others, offline."""
