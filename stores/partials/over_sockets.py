@@ -203,7 +203,7 @@ class SocketCarrier(PartialCarrier):
             self._answers[workflow_id] = answer
 
     def is_followed(self, workflow_id: WorkflowId) -> bool:
-        return any(workflow_id in gateway.sent for gateway in self._gateways)
+        return any(workflow_id in gateway.last for gateway in self._gateways)
 
     def publish(self, workflow_id: WorkflowId, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
         for gateway in self._gateways:
@@ -265,22 +265,22 @@ class _Gateway:
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self.writer = writer
-        self.sent: dict[str, PartialOutput | None] = {}
+        self.last: dict[str, PartialOutput | None] = {}
         """Of each followed session what was sent last."""
         self._unsent: dict[str, PartialOutput] = {}
         self._has_unsent = asyncio.Event()
         self.sending = asyncio.create_task(self._keep_sending())
 
     def follow(self, workflow_id: str) -> None:
-        self.sent[workflow_id] = None
+        self.last[workflow_id] = None
 
     def leave(self, workflow_id: str) -> None:
-        self.sent.pop(workflow_id, None)
+        self.last.pop(workflow_id, None)
 
     def send(self, workflow_id: str, snapshot: PartialOutput) -> None:
         """Send the snapshot soon, in place of an unsent one; nothing if the session is not followed."""
         unsent = self._unsent.get(workflow_id)
-        if workflow_id in self.sent and (unsent is None or snapshot.supersedes(unsent)):
+        if workflow_id in self.last and (unsent is None or snapshot.supersedes(unsent)):
             self._unsent[workflow_id] = snapshot
             self._has_unsent.set()
 
@@ -297,9 +297,9 @@ class _Gateway:
 
     def _line(self, workflow_id: str, snapshot: PartialOutput) -> bytes | None:
         """Return the line that turns what was sent last into `snapshot`; `None` if there is nothing new."""
-        if workflow_id not in self.sent:
+        if workflow_id not in self.last:
             return None
-        last = self.sent[workflow_id]
+        last = self.last[workflow_id]
         if last is not None and not snapshot.supersedes(last):
             return None
         # What a snapshot has dropped at its start, the gateway drops with a fresh one: its copy is bounded too.
@@ -307,7 +307,7 @@ class _Gateway:
             old.omitted != new.omitted for old, new in zip(last.parts, snapshot.parts, strict=False)
         )
         grown = growth(None if is_cut else last, snapshot)
-        self.sent[workflow_id] = snapshot
+        self.last[workflow_id] = snapshot
         return GrownAnswer(id=workflow_id, growth=grown).model_dump_json().encode() + b"\n" if grown else None
 
 
@@ -336,7 +336,7 @@ class _Worker:
         writer.write(ask.model_dump_json(exclude_none=True).encode() + b"\n")
 
     async def _read(self) -> None:
-        """Read until the worker is gone. What can't be read is logged, and read again after a pause."""
+        """Read until the worker is gone. What can't be read, as in a rolling deploy, is read again after a pause."""
         try:
             await self._read_to_end()
         except (ConnectionRefusedError, FileNotFoundError):
@@ -344,7 +344,7 @@ class _Worker:
         except ConnectionError:
             pass  # its worker died now
         except (OSError, TimeoutError, ValueError) as error:  # `ValueError`: of another release
-            _log.warning("the partial output of a worker can't be read (%s)", type(error).__name__)
+            _log.debug("the partial output of a worker can't be read (%s)", type(error).__name__)
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _read_to_end(self) -> None:
