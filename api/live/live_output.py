@@ -21,8 +21,8 @@ from turnkeeper.models.transcript.conversation import ConversationUpdate
 from turnkeeper.models.transcript.partial_output import PartialGrowth, PartialOutput, growth
 from turnkeeper.stores.partials.carrier import PartialCarrier
 
-PAUSE_SECONDS = 0.1
-"""Minimum time between two growths of an answer: a carrier may deliver faster than many watchers can be served."""
+PAUSE_SECONDS = 0.03
+"""Minimum time between two growths of an answer; more if many watchers have to be served."""
 
 SECONDS_A_WATCHER = 0.0001
 """Time to send something to one watcher. So much for each watcher passes between two changes: otherwise many watchers
@@ -145,4 +145,4 @@ class LiveOutput:
                 is_news = latest is not None and not self._steps.have_seen(latest)
                 self.latest, self._growths = Snapshot(latest) if latest and is_news else None, {}
                 self._watch.notify()
-                await asyncio.sleep(PAUSE_SECONDS)
+                await asyncio.sleep(max(PAUSE_SECONDS, 5 * self.watchers * SECONDS_A_WATCHER))
