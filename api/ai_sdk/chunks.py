@@ -201,6 +201,21 @@ class NoticeChunk(TypedDict):
     transient: Literal[True]
 
 
+class Progress(TypedDict):
+    """How far a running call is, in words."""
+
+    toolCallId: str
+    text: str
+
+
+class ProgressChunk(TypedDict):
+    """The progress of a call; the next one of the same call replaces it. It is not part of a message."""
+
+    type: Literal["data-progress"]
+    data: Progress
+    transient: Literal[True]
+
+
 class AbortChunk(TypedDict):
     """The turn was stopped."""
 
@@ -246,6 +261,7 @@ UIMessageChunk: TypeAlias = (
     | ToolOutputDeniedChunk
     | SteeringMessageChunk
     | NoticeChunk
+    | ProgressChunk
     | AbortChunk
     | ErrorChunk
     | FinishChunk

@@ -3,6 +3,7 @@
 {"event": "update", "data": {...}}     new and changed turns (a `ConversationUpdate`)
 {"event": "queue", "data": {...}}      the queue
 {"event": "partial", "data": {...}}    new partial output
+{"event": "progress", "data": {...}}   how far a running tool call is
 {"event": "lost", "data": {...}}       the connection is lost and retried; the next line means that it is back
 {"event": "refused", "data": {...}}    a line of stdin that the gateway rejected, and why
 {"event": "final", "data": {...}}      the result of the command's prompt
@@ -16,7 +17,7 @@ from contextlib import aclosing
 from anyio import to_thread
 
 from turnkeeper.clients.python.errors import GatewayProblemError
-from turnkeeper.clients.python.events import Event, PartialEvent, UpdateEvent
+from turnkeeper.clients.python.events import Event, PartialEvent, ProgressEvent, UpdateEvent
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.models.wire import Frozen
 
@@ -39,6 +40,8 @@ def write_event(event: Event) -> None:
             write_line(event.event, event.update)
         case PartialEvent():
             write_line(event.event, event.partial)
+        case ProgressEvent():
+            write_line(event.event, event.progress)
         case _:
             write_line(event.event, event)
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from turnkeeper.models.ids import WorkflowId
-from turnkeeper.models.transcript.partial_output import PartialOutput, PartialTag
+from turnkeeper.models.transcript.partial_output import CallProgress, PartialOutput, PartialTag
 from turnkeeper.stores.partials.carrier import LiveSnapshot, PartialCarrier
 
 
@@ -22,6 +22,10 @@ class InProcessCarrier(PartialCarrier):
             self._latest[workflow_id] = snapshot
         if live := self._followed_sessions.get(workflow_id):
             live.update(snapshot)
+
+    def publish_progress(self, workflow_id: WorkflowId, progress: CallProgress) -> None:
+        if live := self._followed_sessions.get(workflow_id):
+            live.update(progress)
 
     def end(self, workflow_id: WorkflowId, tag: PartialTag) -> None:
         latest = self._latest.get(workflow_id)

@@ -12,9 +12,11 @@ data. Its error messages may contain keys and texts, so only the kind of an erro
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from urllib.parse import quote
 
+from pydantic import TypeAdapter
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -22,7 +24,7 @@ from redis.exceptions import AuthenticationError, AuthorizationError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeout
 
 from turnkeeper.models.ids import WorkflowId
-from turnkeeper.models.transcript.partial_output import PartialOutput, PartialTag
+from turnkeeper.models.transcript.partial_output import CallProgress, PartialOutput, PartialTag
 from turnkeeper.stores.cancellation import cancel_until_done
 from turnkeeper.stores.partials.carrier import LiveSnapshot, PartialCarrier
 
@@ -59,6 +61,8 @@ if is_later then return 0 end
 return redis.call('DEL', KEYS[1])
 """
 
+_NEWS = TypeAdapter[PartialOutput | CallProgress](PartialOutput | CallProgress)
+
 _log = logging.getLogger(__name__)
 
 
@@ -80,6 +84,8 @@ class RedisCarrier(PartialCarrier):
         self._prefix = f"turnkeeper:{quote(namespace, safe='')}:{quote(task_queue, safe='')}:partial:"
         self._unsent: dict[str, PartialOutput | PartialTag] = {}
         """The newest snapshot of each session, or only the tag of an attempt that has ended."""
+        self._unsent_progress: dict[tuple[str, str], CallProgress] = {}
+        """Of each running call, by ids of session and call."""
         self._has_unsent = asyncio.Event()
         self._sending: asyncio.Task[None] | None = None
         self._is_failing = False
@@ -110,11 +116,18 @@ class RedisCarrier(PartialCarrier):
     def end(self, workflow_id: WorkflowId, tag: PartialTag) -> None:
         self._enqueue(workflow_id, tag)
 
+    def publish_progress(self, workflow_id: WorkflowId, progress: CallProgress) -> None:
+        self._unsent_progress[workflow_id, progress.call_id] = progress
+        self._begin_sending()
+
     def _enqueue(self, workflow_id: WorkflowId, item: PartialOutput | PartialTag) -> None:
         unsent = self._unsent.get(workflow_id)
         if unsent is not None and unsent.is_later_than(item):
             return
         self._unsent[workflow_id] = item
+        self._begin_sending()
+
+    def _begin_sending(self) -> None:
         self._has_unsent.set()
         self._sending = self._sending or asyncio.create_task(self._keep_sending())
 
@@ -123,9 +136,10 @@ class RedisCarrier(PartialCarrier):
             await self._has_unsent.wait()
             self._has_unsent.clear()
             batch, self._unsent = self._unsent, {}
+            progress, self._unsent_progress = self._unsent_progress, {}
             try:
                 async with asyncio.timeout(ANSWER_SECONDS):
-                    await self._send(batch)
+                    await self._send(batch, progress)
             except FAILURES as error:
                 self._note_failure(error)
                 self._put_back(batch)
@@ -136,7 +150,11 @@ class RedisCarrier(PartialCarrier):
             else:
                 self._note_success()
 
-    async def _send(self, batch: dict[str, PartialOutput | PartialTag]) -> None:
+    async def _send(
+        self,
+        batch: Mapping[str, PartialOutput | PartialTag],
+        progress: Mapping[tuple[str, str], CallProgress] = MappingProxyType({}),
+    ) -> None:
         async with self._redis.pipeline(transaction=False) as pipeline:
             for workflow_id, item in batch.items():
                 key, order = self._prefix + workflow_id, (item.request, item.attempt)
@@ -144,6 +162,8 @@ class RedisCarrier(PartialCarrier):
                     pipeline.eval(_PUBLISH, 1, key, *order, item.model_dump_json(), KEPT_SECONDS)
                 else:
                     pipeline.eval(_END, 1, key, *order)
+            for (workflow_id, _), one in progress.items():
+                pipeline.publish(self._prefix + workflow_id, one.model_dump_json())
             await pipeline.execute()
 
     def _put_back(self, batch: dict[str, PartialOutput | PartialTag]) -> None:
@@ -181,7 +201,7 @@ class RedisCarrier(PartialCarrier):
                 is_open = message["type"] == "subscribe"
                 snapshot = await self._redis.hget(key, "snapshot") if is_open else message["data"]
                 if snapshot is not None:
-                    live.update(PartialOutput.model_validate_json(snapshot))
+                    live.update(_NEWS.validate_json(snapshot))
 
     # ---- logging
 

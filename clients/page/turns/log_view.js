@@ -184,6 +184,11 @@ export class LogView {
     if (partial) this.#views.get(partial.message_id)?.showPartial(partial, isFresh);
   }
 
+  /** @param {import("../conversation/wire.js").CallProgress} progress */
+  showProgress(progress) {
+    this.#views.get(this.#conversation?.manager.state.current_message_id ?? "")?.showProgress(progress);
+  }
+
   /** @param {Turn} turn @returns {TurnView} */
   #viewOf(turn) {
     const conversation = /** @type {Conversation} */ (this.#conversation);

@@ -39,13 +39,15 @@ export class ToolCard {
   #state = h("span", { class: "tool-state fine" });
   #name = h("code", { class: "tool-name one-line" });
   #gist = h("span", { class: "tool-gist fine one-line" });
+  /** Changes often, so it isn't announced. */
+  #progress = h("span", { class: "tool-progress fine one-line numbers", dir: "auto", "aria-live": "off" });
   #time = h("span", { class: "fine numbers" });
   #body = h("div", { class: "tool-body" });
   #files = h("div", { class: "tool-files" });
   #details = h(
     "details",
     {},
-    h("summary", {}, this.#symbol, this.#name, this.#gist, this.#state, this.#time, icon("chevron")),
+    h("summary", {}, this.#symbol, this.#name, this.#gist, this.#progress, this.#state, this.#time, icon("chevron")),
     this.#body,
   );
   /** @type {ApprovalForm | null} */
@@ -53,6 +55,7 @@ export class ToolCard {
   /** @type {string | undefined} the text that the form is about */
   #question;
   #key = "";
+  #isRunning = false;
 
   /** @param {CallActions} actions */
   constructor(actions) {
@@ -66,6 +69,11 @@ export class ToolCard {
     setText(this.#name, name || "…");
   }
 
+  /** Show how far the running call is. @param {string} text written by a tool server */
+  showProgress(text) {
+    if (this.#isRunning) setText(this.#progress, text);
+  }
+
   /** @param {ToolCall} call @param {boolean} isRunning whether its turn is running */
   show(call, isRunning) {
     const needsDecision = isRunning && !call.result && call.approval !== null && call.approval.decision === null;
@@ -75,6 +83,8 @@ export class ToolCard {
     this.#key = key;
     this.element.dataset.call = call.id;
     this.#showState(needsDecision ? "waiting" : stateOf(call, isRunning));
+    this.#isRunning = isRunning && !call.result;
+    if (!this.#isRunning) setText(this.#progress, "");
     setText(this.#name, call.name);
     setText(this.#gist, oneLine(call.legible_args ?? ""));
     const ms = call.result?.duration_ms;
