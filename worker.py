@@ -55,7 +55,8 @@ from turnkeeper.workflows.hosting.sdk_internals import SdkInternals
 from turnkeeper.workflows.hosting.task_slots import task_tuner
 
 HEARTBEAT_THROTTLE = timedelta(seconds=0.2)
-"""The shortest time between two heartbeats (OPS-8). Activities send them less often, but partial text is faster."""
+"""The shortest time between two heartbeats (OPS-8). Activities send them every 3 s; but a stop, and the usage of a
+failed attempt, must not wait that long."""
 
 SESSION_PACKAGES = ("activities", "models", "stores", "workflows")
 """The packages whose code a session runs."""
@@ -215,6 +216,7 @@ async def run_worker(settings: Settings, client: Client, *, activity_reports: in
                 refused_parts=providers.refused_parts,
             ),
         ):
+            await partials.listen()
             await stop_requested.wait()
 
 

@@ -477,6 +477,7 @@ async def _environment(
             partials=partials,
         ) as worker,
     ):
+        await partials.listen()
         env = Environment(client, worker, vendor, tools, settings.task_queue, settings, stores, partials, limits)
         try:
             yield env

@@ -2,9 +2,9 @@
 
 Theory of operation. A worker publishes snapshots, each with the whole output so far; a gateway that follows a session
 has the newest snapshot and wakes its waiters when it changes. Nothing is queued: a slow or late client gets the newest
-snapshot and has missed nothing. So a carrier may lose or repeat snapshots. There are three: heartbeats of the activity
-(`heartbeats.py`, which needs only Temporal), memory (`in_process.py`) and Redis (`over_redis.py`); `factory.py`
-chooses.
+snapshot and has missed nothing. So a carrier may lose or repeat snapshots. There are four: sockets on one machine
+(`over_sockets.py`), Redis (`over_redis.py`), heartbeats of the activity (`heartbeats.py`, which need only Temporal)
+and memory (`in_process.py`); `factory.py` chooses.
 
 A failing carrier only means that clients see less. It never fails or delays the answer itself.
 """
@@ -14,7 +14,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.transcript.partial_output import CallProgress, PartialOutput, PartialTag, with_progress
@@ -104,6 +104,17 @@ class FollowedSessions:
         leaving.add_done_callback(self._leaving.discard)
 
 
+class PublishedAnswer(Protocol):
+    """One attempt's answer, while it is written."""
+
+    @property
+    def tag(self) -> PartialTag: ...
+
+    def show(self) -> None:
+        """Publish what there is so far."""
+        ...
+
+
 class PartialCarrier(ABC):
     """A carrier, used by workers to publish and by gateways to follow. Close it after use."""
 
@@ -115,6 +126,16 @@ class PartialCarrier(ABC):
 
     def __init__(self) -> None:
         self._followed_sessions = FollowedSessions(self._keep_updated)
+
+    async def listen(self) -> None:  # noqa: B027  # most carriers need none
+        """Let gateways connect to this worker, where the carrier needs that. Never raises."""
+
+    def begin(self, workflow_id: WorkflowId, answer: PublishedAnswer) -> None:  # noqa: B027
+        """Note that an attempt begins to write, to show it to those who follow later."""
+
+    def is_followed(self, workflow_id: WorkflowId) -> bool:
+        """Return whether the session's answer is to be published; `True` where the carrier doesn't know."""
+        return True
 
     @abstractmethod
     def publish(self, workflow_id: WorkflowId, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:

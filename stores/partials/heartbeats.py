@@ -1,10 +1,9 @@
-"""Partial output in the heartbeats of the model call, which needs only Temporal (AGT-5).
+"""Partial output in the heartbeats of the model call, for those who have neither a shared folder nor Redis (AGT-5).
 
 Theory of operation. The server stores heartbeat details with the pending activity, outside the history, and returns
-them when the workflow is described. The worker heartbeats with its newest snapshot; the SDK sends a heartbeat at most
-every 0.2 s (`worker.py`), always the newest. The gateway describes a workflow five times a second, but only while
-somebody follows it, and once for all followers. Every heartbeat has to repeat the snapshot: one without details would
-erase it.
+them when the workflow is described. The worker heartbeats with its newest snapshot once a second, whether or not
+somebody follows: it can't know. The gateway describes a workflow twice a second, but only while somebody follows it,
+and once for all followers. Every heartbeat has to repeat the snapshot: one without details would erase it.
 
 The server passes the details of an attempt on to the next one. They remain visible until the next attempt's first
 snapshot; their tag says which attempt they are from. They disappear with the activity, with one exception: if Temporal
@@ -27,7 +26,7 @@ from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.transcript.partial_output import CallProgress, PartialOutput, PartialTag
 from turnkeeper.stores.partials.carrier import LiveSnapshot, PartialCarrier
 
-READ_SECONDS = 0.2
+READ_SECONDS = 0.5
 READ_TIMEOUT = timedelta(seconds=2)
 
 RETRY_SECONDS = 1.0
@@ -42,7 +41,7 @@ _log = logging.getLogger(__name__)
 class HeartbeatCarrier(PartialCarrier):
     """Carries snapshots in heartbeats."""
 
-    min_pause = 0.2
+    min_pause = 1.0
 
     first_pause = 0.15
     """Each heartbeat is a write at the server; an answer that is complete sooner needs none (OPS-8)."""
