@@ -49,8 +49,9 @@ async def publishing_progress(
         try:
             while True:
                 has_news.clear()
-                carrier.publish_progress(workflow_id, call_progress(call_id, *newest))
-                await asyncio.sleep(MIN_PAUSE_SECONDS)
+                if carrier.is_followed(workflow_id):
+                    carrier.publish_progress(workflow_id, call_progress(call_id, *newest))
+                await asyncio.sleep(max(MIN_PAUSE_SECONDS, carrier.min_pause))
                 with suppress(TimeoutError):
                     async with asyncio.timeout(REPEAT_SECONDS):
                         await has_news.wait()
@@ -79,7 +80,7 @@ def call_progress(call_id: str, progress: float, total: float | None, message: s
     numbers = "" if message else f"{progress:,.12g}"
     if total is not None:
         numbers = f"{int(100 * min(1.0, max(0.0, progress / total)))} %"
-        is_count = progress.is_integer() and total.is_integer() and total not in (1, 100)
+        is_count = progress % 1 == total % 1 == 0 and total not in (1, 100)
         if is_count and max(abs(progress), total) < MAX_COUNT:
             numbers = f"{progress:,.0f} of {total:,.0f} ({numbers})"
     text = " · ".join(filter(None, (numbers, message)))

@@ -6,6 +6,7 @@ one connection to each of them, and names there the sessions that it follows. A 
 
 gateway → worker   `{"follow": ID}`, `{"leave": ID}`
 worker → gateway   `{"id": ID, "growth": {...}}`, what has grown since the session's last line of this connection
+                   `{"id": ID, "progress": {...}}`, how far a running tool call is
 
 A worker makes no snapshot of an answer that nobody follows. Who follows it later gets all of it so far. To a slow
 gateway it sends only what has grown once that can be read: at most one snapshot of each session waits. Lines of one
@@ -28,6 +29,7 @@ from pydantic import TypeAdapter
 
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.transcript.partial_output import (
+    CallProgress,
     PartialGrowth,
     PartialOutput,
     PartialTag,
@@ -76,6 +78,13 @@ class GrownAnswer(Frozen):
     growth: PartialGrowth
 
 
+class RunningCall(Frozen):
+    """How far a tool call of the session `id` is."""
+
+    id: str
+    progress: CallProgress
+
+
 class Port(Frozen):
     """A worker's port on loopback. Both sides prove that they have read the file."""
 
@@ -84,7 +93,7 @@ class Port(Frozen):
     answer: str
 
 
-_GROWN = TypeAdapter(GrownAnswer)
+_LINE = TypeAdapter[GrownAnswer | RunningCall](GrownAnswer | RunningCall)
 
 
 class SocketCarrier(PartialCarrier):
@@ -209,6 +218,10 @@ class SocketCarrier(PartialCarrier):
         for gateway in self._gateways:
             gateway.send(workflow_id, snapshot)
 
+    def publish_progress(self, workflow_id: WorkflowId, progress: CallProgress) -> None:
+        for gateway in self._gateways:
+            gateway.send_progress(workflow_id, progress)
+
     def end(self, workflow_id: WorkflowId, tag: PartialTag) -> None:
         current = self._answers.get(workflow_id)
         if current is not None and not current.tag.is_later_than(tag):
@@ -251,10 +264,10 @@ class SocketCarrier(PartialCarrier):
                     self._workers[file] = _Worker(file, self)
             await asyncio.sleep(SCAN_SECONDS)
 
-    def receive(self, workflow_id: WorkflowId, snapshot: PartialOutput) -> None:
-        """Show a snapshot to those who follow the session."""
+    def receive(self, workflow_id: WorkflowId, news: PartialOutput | CallProgress) -> None:
+        """Show a snapshot or a call's progress to those who follow the session."""
         if live := self._followed_sessions.get(workflow_id):
-            live.update(snapshot)
+            live.update(news)
 
 
 class _Gateway:
@@ -265,6 +278,8 @@ class _Gateway:
         self.sent: dict[str, PartialOutput | None] = {}
         """Of each followed session what was sent last."""
         self._unsent: dict[str, PartialOutput] = {}
+        self._unsent_progress: dict[tuple[str, str], CallProgress] = {}
+        """Of each running call, by ids of session and call."""
         self._has_unsent = asyncio.Event()
         self.sending = asyncio.create_task(self._keep_sending())
 
@@ -281,15 +296,23 @@ class _Gateway:
             self._unsent[workflow_id] = snapshot
             self._has_unsent.set()
 
+    def send_progress(self, workflow_id: str, progress: CallProgress) -> None:
+        if workflow_id in self.sent:
+            self._unsent_progress[workflow_id, progress.call_id] = progress
+            self._has_unsent.set()
+
     async def _keep_sending(self) -> None:
         with suppress(OSError):
             while True:
                 await self._has_unsent.wait()
                 self._has_unsent.clear()
                 unsent, self._unsent = self._unsent, {}
+                progress, self._unsent_progress = self._unsent_progress, {}
                 for workflow_id, snapshot in unsent.items():
                     if line := self._line(workflow_id, snapshot):
                         self.writer.write(line)
+                for (workflow_id, _), one in progress.items():
+                    self.writer.write(RunningCall(id=workflow_id, progress=one).model_dump_json().encode() + b"\n")
                 await self.writer.drain()
 
     def _line(self, workflow_id: str, snapshot: PartialOutput) -> bytes | None:
@@ -372,9 +395,12 @@ class _Worker:
             writer.close()
 
     def _receive(self, line: bytes) -> None:
-        grown = _GROWN.validate_json(line)
-        if grown.id not in self._outputs:
+        news = _LINE.validate_json(line)
+        if news.id not in self._outputs:
             return  # it was left meanwhile
-        output = self._outputs[grown.id] = with_growth(self._outputs[grown.id], grown.growth)
+        if isinstance(news, RunningCall):
+            self._carrier.receive(WorkflowId(news.id), news.progress)
+            return
+        output = self._outputs[news.id] = with_growth(self._outputs[news.id], news.growth)
         if output is not None:
-            self._carrier.receive(WorkflowId(grown.id), output)
+            self._carrier.receive(WorkflowId(news.id), output)
