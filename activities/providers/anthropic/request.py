@@ -25,7 +25,6 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from turnkeeper.activities.providers.attachments.visible_request import Medium, media_of
 from turnkeeper.activities.providers.request_encoding import (
     Block,
     CallIds,
@@ -34,6 +33,7 @@ from turnkeeper.activities.providers.request_encoding import (
     sendable_name,
 )
 from turnkeeper.activities.providers.tool_schemas import description_of, plain_schema
+from turnkeeper.activities.providers.visible_request import Medium, media_of
 from turnkeeper.models.transcript.attachments import ImageAttachment
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, ToolSpec
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Literal
 
-from turnkeeper.activities.providers.attachments.visible_request import Medium, id_of, media_in, media_of
 from turnkeeper.activities.providers.protocol import AttachmentRefusal, ModelError
 from turnkeeper.activities.providers.refused_parts.api import (
     Body,
@@ -21,6 +20,7 @@ from turnkeeper.activities.providers.refused_parts.api import (
     present_parameters,
 )
 from turnkeeper.activities.providers.refused_parts.trimming import list_version, tool_version
+from turnkeeper.activities.providers.visible_request import Medium, id_of, media_in, media_of
 from turnkeeper.models.transcript.attachments import ImageAttachment
 from turnkeeper.models.transcript.model_call import ModelRequest
 from turnkeeper.models.transcript.refused_parts import MAX_NAME_CHARS, RefusedPart

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from cachetools import LRUCache
 
-from turnkeeper.activities.providers.attachments.visible_request import Medium, id_of
+from turnkeeper.activities.providers.visible_request import Medium, id_of
 from turnkeeper.models.transcript.refused_parts import RefusedPart
 
 MAX_REMEMBERED = 10_000

@@ -25,7 +25,7 @@ from tests.vendors.anthropic_wire import (
 )
 from tests.vendors.golden_files import assert_golden
 from tests.vendors.server import Answer, Call
-from turnkeeper.activities.providers.anthropic.answer import AnthropicAccumulator
+from turnkeeper.activities.providers.anthropic.provider import AnthropicAccumulator
 from turnkeeper.activities.providers.anthropic.request import ANSWER_TOKENS, GO_ON, encode
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.activities.providers.request_encoding import OPENING

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.vendors.chat_wire import MODEL, chunk
-from turnkeeper.activities.providers.anthropic.answer import AnthropicAccumulator
-from turnkeeper.activities.providers.openai.chat_answer import ChatAccumulator, TextChatAccumulator
+from turnkeeper.activities.providers.anthropic.provider import AnthropicAccumulator
+from turnkeeper.activities.providers.openai.chat import ChatAccumulator, TextChatAccumulator
 from turnkeeper.models.transcript.model_call import CallPart, ModelResponse
 
 TOOLS = ["now", "echo", "look", "file_read", "file_read_lines"]

@@ -21,7 +21,7 @@ async def test_agt_7_the_line_of_a_running_call_shows_its_progress(
         await terminal.until("3 of 12 (25 %) · Reading pages")
         await terminal.until("<U+001B>[31mred")
         (tmp_path / "one").touch()
-        await terminal.until(lambda: "Reading pages" not in terminal.on_screen)
+        await terminal.until_gone("Reading pages")
         (tmp_path / "done").touch()
         await terminal.until("turn 1 ·")
-        assert "of 12" not in terminal.text
+        assert "of 12" not in terminal.on_screen
