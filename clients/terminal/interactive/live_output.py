@@ -118,8 +118,10 @@ class LiveOutput:
 
     def _call(self, call: ToolCall) -> Text:
         progress = self.conversation.progress.get(call.id)
-        line = renderer.call_line(call, max_chars=self._room)
-        return line.append(f"  {one_line(progress.text, self._room)}", style="dim") if progress else line
+        if progress is None:
+            return renderer.call_line(call, max_chars=self._room)
+        line = renderer.call_line(call, max_chars=self._room // 2)
+        return line.append(f"  {one_line(progress.text, self._room // 2)}", style="dim")
 
     # ---- tasks
 
