@@ -50,7 +50,7 @@ async def publishing_progress(
             while True:
                 has_news.clear()
                 if carrier.is_followed(workflow_id):
-                    carrier.publish_progress(workflow_id, call_progress(call_id, *newest))
+                    carrier.publish(workflow_id, call_progress(call_id, *newest))
                 await asyncio.sleep(max(MIN_PAUSE_SECONDS, carrier.min_pause))
                 with suppress(TimeoutError):
                     async with asyncio.timeout(REPEAT_SECONDS):

@@ -168,6 +168,10 @@ class CallProgress(Frozen):
     text: str
 
 
+LiveNews = PartialOutput | CallProgress
+"""What workers publish: a snapshot of an answer, or how far a call is."""
+
+
 def with_progress(calls: Mapping[str, CallProgress], new: CallProgress) -> dict[str, CallProgress]:
     """Return the progress of a step's calls, by call id, with `new`. If that is of another step, `calls` have ended.
 

@@ -17,7 +17,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol, Self
 
 from turnkeeper.models.ids import WorkflowId
-from turnkeeper.models.transcript.partial_output import CallProgress, PartialOutput, PartialTag, with_progress
+from turnkeeper.models.transcript.partial_output import CallProgress, LiveNews, PartialOutput, PartialTag, with_progress
 from turnkeeper.stores.cancellation import cancel_until_done
 from turnkeeper.stores.version_counter import VersionCounter
 
@@ -37,7 +37,7 @@ class LiveSnapshot(VersionCounter):
         self.calls: dict[str, CallProgress] = {}
         """The progress of the newest step's calls, by call id. It stays when a call has its result."""
 
-    def update(self, news: PartialOutput | CallProgress) -> None:
+    def update(self, news: LiveNews) -> None:
         """Replace the snapshot or a call's progress and wake all waiters, unless it is repeated or outdated."""
         if isinstance(news, CallProgress):
             if self.calls.get(news.call_id) == news:
@@ -138,15 +138,12 @@ class PartialCarrier(ABC):
         return True
 
     @abstractmethod
-    def publish(self, workflow_id: WorkflowId, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
-        """Publish the snapshot to all followers, in place of earlier ones; returns at once.
+    def publish(self, workflow_id: WorkflowId, news: LiveNews, *, behind: Sequence[object] = ()) -> None:
+        """Publish a snapshot, or a call's progress, to all followers, in place of earlier ones; returns at once.
 
+        Later followers get the snapshot too. Progress is not stored: it is published again and again.
         `behind` are further heartbeat details after the snapshot, for carriers that use heartbeats.
         """
-
-    @abstractmethod
-    def publish_progress(self, workflow_id: WorkflowId, progress: CallProgress) -> None:
-        """Publish a running call's progress to the followers of now; returns at once. It is published repeatedly."""
 
     @abstractmethod
     def end(self, workflow_id: WorkflowId, tag: PartialTag) -> None:

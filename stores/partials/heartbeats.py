@@ -23,7 +23,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from turnkeeper.models.ids import WorkflowId
-from turnkeeper.models.transcript.partial_output import CallProgress, PartialOutput, PartialTag
+from turnkeeper.models.transcript.partial_output import CallProgress, LiveNews, PartialOutput, PartialTag
 from turnkeeper.stores.partials.carrier import LiveSnapshot, PartialCarrier
 
 READ_SECONDS = 0.5
@@ -32,7 +32,7 @@ READ_TIMEOUT = timedelta(seconds=2)
 RETRY_SECONDS = 1.0
 """The pause after a failed read, longer because the server may limit requests."""
 
-CARRYING: dict[str, type[PartialOutput | CallProgress]] = {"call_model": PartialOutput, "call_tool": CallProgress}
+CARRYING: dict[str, type[LiveNews]] = {"call_model": PartialOutput, "call_tool": CallProgress}
 """The activities whose heartbeats are read, and what they carry as their first detail."""
 
 _log = logging.getLogger(__name__)
@@ -54,15 +54,12 @@ class HeartbeatCarrier(PartialCarrier):
 
     # ---- the worker's side
 
-    def publish(self, workflow_id: WorkflowId, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
+    def publish(self, workflow_id: WorkflowId, news: LiveNews, *, behind: Sequence[object] = ()) -> None:
         latest = self._latest.get(workflow_id)
-        if latest is None or not latest.is_later_than(snapshot):
-            self._latest[workflow_id] = snapshot
+        if isinstance(news, PartialOutput) and (latest is None or not latest.is_later_than(news)):
+            self._latest[workflow_id] = news
         # An outdated attempt heartbeats too: the server rejects that, which tells the attempt that it is outdated.
-        activity.heartbeat(snapshot, *behind)
-
-    def publish_progress(self, workflow_id: WorkflowId, progress: CallProgress) -> None:
-        activity.heartbeat(progress)
+        activity.heartbeat(news, *behind)
 
     def end(self, workflow_id: WorkflowId, tag: PartialTag) -> None:
         """Omit it from further heartbeats; the server drops it with the activity or at its next attempt."""

@@ -30,6 +30,7 @@ from pydantic import TypeAdapter
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.transcript.partial_output import (
     CallProgress,
+    LiveNews,
     PartialGrowth,
     PartialOutput,
     PartialTag,
@@ -214,13 +215,9 @@ class SocketCarrier(PartialCarrier):
     def is_followed(self, workflow_id: WorkflowId) -> bool:
         return any(workflow_id in gateway.sent for gateway in self._gateways)
 
-    def publish(self, workflow_id: WorkflowId, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
+    def publish(self, workflow_id: WorkflowId, news: LiveNews, *, behind: Sequence[object] = ()) -> None:
         for gateway in self._gateways:
-            gateway.send(workflow_id, snapshot)
-
-    def publish_progress(self, workflow_id: WorkflowId, progress: CallProgress) -> None:
-        for gateway in self._gateways:
-            gateway.send_progress(workflow_id, progress)
+            gateway.send(workflow_id, news)
 
     def end(self, workflow_id: WorkflowId, tag: PartialTag) -> None:
         current = self._answers.get(workflow_id)
@@ -264,7 +261,7 @@ class SocketCarrier(PartialCarrier):
                     self._workers[file] = _Worker(file, self)
             await asyncio.sleep(SCAN_SECONDS)
 
-    def receive(self, workflow_id: WorkflowId, news: PartialOutput | CallProgress) -> None:
+    def receive(self, workflow_id: WorkflowId, news: LiveNews) -> None:
         """Show a snapshot or a call's progress to those who follow the session."""
         if live := self._followed_sessions.get(workflow_id):
             live.update(news)
@@ -277,9 +274,8 @@ class _Gateway:
         self.writer = writer
         self.sent: dict[str, PartialOutput | None] = {}
         """Of each followed session what was sent last."""
-        self._unsent: dict[str, PartialOutput] = {}
-        self._unsent_progress: dict[tuple[str, str], CallProgress] = {}
-        """Of each running call, by ids of session and call."""
+        self._unsent: dict[tuple[str, str], LiveNews] = {}
+        """By session, and the call whose progress it is."""
         self._has_unsent = asyncio.Event()
         self.sending = asyncio.create_task(self._keep_sending())
 
@@ -289,16 +285,15 @@ class _Gateway:
     def leave(self, workflow_id: str) -> None:
         self.sent.pop(workflow_id, None)
 
-    def send(self, workflow_id: str, snapshot: PartialOutput) -> None:
-        """Send the snapshot soon, in place of an unsent one; nothing if the session is not followed."""
-        unsent = self._unsent.get(workflow_id)
-        if workflow_id in self.sent and (unsent is None or snapshot.supersedes(unsent)):
-            self._unsent[workflow_id] = snapshot
-            self._has_unsent.set()
-
-    def send_progress(self, workflow_id: str, progress: CallProgress) -> None:
-        if workflow_id in self.sent:
-            self._unsent_progress[workflow_id, progress.call_id] = progress
+    def send(self, workflow_id: str, news: LiveNews) -> None:
+        """Send it soon, in place of what is unsent of the same; nothing if the session is not followed."""
+        key = (workflow_id, news.call_id if isinstance(news, CallProgress) else "")
+        unsent = self._unsent.get(key)
+        is_outdated = (
+            isinstance(news, PartialOutput) and isinstance(unsent, PartialOutput) and not news.supersedes(unsent)
+        )
+        if workflow_id in self.sent and not is_outdated:
+            self._unsent[key] = news
             self._has_unsent.set()
 
     async def _keep_sending(self) -> None:
@@ -307,18 +302,17 @@ class _Gateway:
                 await self._has_unsent.wait()
                 self._has_unsent.clear()
                 unsent, self._unsent = self._unsent, {}
-                progress, self._unsent_progress = self._unsent_progress, {}
-                for workflow_id, snapshot in unsent.items():
-                    if line := self._line(workflow_id, snapshot):
+                for (workflow_id, _), news in unsent.items():
+                    if line := self._line(workflow_id, news):
                         self.writer.write(line)
-                for (workflow_id, _), one in progress.items():
-                    self.writer.write(RunningCall(id=workflow_id, progress=one).model_dump_json().encode() + b"\n")
                 await self.writer.drain()
 
-    def _line(self, workflow_id: str, snapshot: PartialOutput) -> bytes | None:
+    def _line(self, workflow_id: str, snapshot: LiveNews) -> bytes | None:
         """Return the line that turns what was sent last into `snapshot`; `None` if there is nothing new."""
         if workflow_id not in self.sent:
             return None
+        if isinstance(snapshot, CallProgress):
+            return RunningCall(id=workflow_id, progress=snapshot).model_dump_json().encode() + b"\n"
         last = self.sent[workflow_id]
         if last is not None and not snapshot.supersedes(last):
             return None

@@ -52,11 +52,6 @@ export class ModelStepView {
     ]);
   }
 
-  /** @param {import("../conversation/wire.js").CallProgress} progress */
-  showProgress({ call_id, text }) {
-    this.#cards.get(call_id)?.showProgress(text);
-  }
-
   /** The note after an unfinished answer. @param {TurnStatus} status @returns {HTMLElement} */
   #interruptedMark(status) {
     this.#mark ??= h("p", { class: "interrupted row quiet" });

@@ -39,7 +39,7 @@ export class ToolCard {
   #state = h("span", { class: "tool-state fine" });
   #name = h("code", { class: "tool-name one-line" });
   #gist = h("span", { class: "tool-gist fine one-line" });
-  /** Changes often, so it isn't announced. */
+  /** Filled by the log view. It changes often, so it isn't announced. */
   #progress = h("span", { class: "tool-progress fine one-line numbers", dir: "auto", "aria-live": "off" });
   #time = h("span", { class: "fine numbers" });
   #body = h("div", { class: "tool-body" });
@@ -55,7 +55,6 @@ export class ToolCard {
   /** @type {string | undefined} the text that the form is about */
   #question;
   #key = "";
-  #isRunning = false;
 
   /** @param {CallActions} actions */
   constructor(actions) {
@@ -69,11 +68,6 @@ export class ToolCard {
     setText(this.#name, name || "…");
   }
 
-  /** Show how far the running call is. @param {string} text written by a tool server */
-  showProgress(text) {
-    if (this.#isRunning) setText(this.#progress, text);
-  }
-
   /** @param {ToolCall} call @param {boolean} isRunning whether its turn is running */
   show(call, isRunning) {
     const needsDecision = isRunning && !call.result && call.approval !== null && call.approval.decision === null;
@@ -83,8 +77,7 @@ export class ToolCard {
     this.#key = key;
     this.element.dataset.call = call.id;
     this.#showState(needsDecision ? "waiting" : stateOf(call, isRunning));
-    this.#isRunning = isRunning && !call.result;
-    if (!this.#isRunning) setText(this.#progress, "");
+    if (!isRunning || call.result) setText(this.#progress, "");
     setText(this.#name, call.name);
     setText(this.#gist, oneLine(call.legible_args ?? ""));
     const ms = call.result?.duration_ms;

@@ -93,11 +93,6 @@ export class TurnView {
     this.#arrange();
   }
 
-  /** @param {import("../conversation/wire.js").CallProgress} progress */
-  showProgress(progress) {
-    for (const view of this.#views.values()) view.showProgress(progress);
-  }
-
   /** Show what the model still sees of this turn. @param {Seen} seen */
   showSeen(seen) {
     if (seen === this.#seen) return;
