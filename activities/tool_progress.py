@@ -22,9 +22,6 @@ REPEAT_SECONDS = 1.0
 
 MAX_MESSAGE_CHARS = 200
 
-MAX_COUNT = 1e9
-"""Larger numbers are shown as a percentage only."""
-
 ProgressListener = Callable[[float, float | None, str | None], None]
 """Accepts a report: `progress`, `total` and `message`, as MCP defines them."""
 
@@ -72,16 +69,16 @@ def call_progress(call_id: str, progress: float, total: float | None, message: s
     >>> call_progress("1.1.0", 3, 12, "Reading\n pages").text, call_progress("1.1.0", 3, 0, None).text
     ('3 of 12 (25 %) · Reading pages', '3')
     >>> call_progress("1.1.0", 0.5, 1, None).text, call_progress("1.1.0", float("nan"), 9e99, "\u202e").text
-    ('50 %', '0 % · <U+202E>')
+    ('50 %', '0 of 9e+99 (0 %) · <U+202E>')
     """
     progress = progress if isfinite(progress) else 0.0
     total = total if total is not None and isfinite(total) and total > 0 else None
     message = one_line(legible_line(" ".join((message or "")[: 5 * MAX_MESSAGE_CHARS].split())), MAX_MESSAGE_CHARS)
-    numbers = "" if message else f"{progress:,.12g}"
+    numbers = f"{round(progress, 2):,.12g}"
     if total is not None:
-        numbers = f"{int(100 * min(1.0, max(0.0, progress / total)))} %"
-        is_count = progress % 1 == total % 1 == 0 and total not in (1, 100)
-        if is_count and max(abs(progress), total) < MAX_COUNT:
-            numbers = f"{progress:,.0f} of {total:,.0f} ({numbers})"
+        percent = f"{int(100 * min(1.0, max(0.0, progress / total)))} %"
+        numbers = percent if total in (1, 100) else f"{numbers} of {round(total, 2):,.12g} ({percent})"
+    elif message:
+        numbers = ""  # it has no unit
     text = " · ".join(filter(None, (numbers, message)))
     return CallProgress(call_id=call_id, progress=progress, total=total, message=message, text=text)

@@ -208,14 +208,14 @@ class NoticeChunk(TypedDict):
 
 
 class Progress(TypedDict):
-    """How far a running call is, in words."""
+    """How far a call is, in words."""
 
     toolCallId: str
     text: str
 
 
 class ProgressChunk(TypedDict):
-    """The progress of a call; the next one of the same call replaces it. It is not part of a message."""
+    """The next one of the same call replaces it. It is not part of a message."""
 
     type: Literal["data-progress"]
     data: Progress

@@ -25,8 +25,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from pydantic import TypeAdapter
-
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.transcript.partial_output import (
     CallProgress,
@@ -72,18 +70,16 @@ class Follow(Frozen):
     leave: str | None = None
 
 
-class GrownAnswer(Frozen):
-    """What has grown in the answer of the session `id`."""
+class SessionNews(Frozen):
+    """What is new in the session `id`: what has grown in the answer, or how far a tool call is."""
 
     id: str
-    growth: PartialGrowth
+    growth: PartialGrowth | None = None
+    progress: CallProgress | None = None
 
-
-class RunningCall(Frozen):
-    """How far a tool call of the session `id` is."""
-
-    id: str
-    progress: CallProgress
+    @property
+    def line(self) -> bytes:
+        return self.model_dump_json(exclude_none=True).encode() + b"\n"
 
 
 class Port(Frozen):
@@ -92,9 +88,6 @@ class Port(Frozen):
     port: int
     token: str
     answer: str
-
-
-_LINE = TypeAdapter[GrownAnswer | RunningCall](GrownAnswer | RunningCall)
 
 
 class SocketCarrier(PartialCarrier):
@@ -312,7 +305,7 @@ class _Gateway:
         if workflow_id not in self.sent:
             return None
         if isinstance(snapshot, CallProgress):
-            return RunningCall(id=workflow_id, progress=snapshot).model_dump_json().encode() + b"\n"
+            return SessionNews(id=workflow_id, progress=snapshot).line
         last = self.sent[workflow_id]
         if last is not None and not snapshot.supersedes(last):
             return None
@@ -322,7 +315,7 @@ class _Gateway:
         )
         grown = growth(None if is_cut else last, snapshot)
         self.sent[workflow_id] = snapshot
-        return GrownAnswer(id=workflow_id, growth=grown).model_dump_json().encode() + b"\n" if grown else None
+        return SessionNews(id=workflow_id, growth=grown).line if grown else None
 
 
 class _Worker:
@@ -389,12 +382,12 @@ class _Worker:
             writer.close()
 
     def _receive(self, line: bytes) -> None:
-        news = _LINE.validate_json(line)
+        news = SessionNews.model_validate_json(line)
         if news.id not in self._outputs:
             return  # it was left meanwhile
-        if isinstance(news, RunningCall):
+        if news.progress:
             self._carrier.receive(WorkflowId(news.id), news.progress)
-            return
-        output = self._outputs[news.id] = with_growth(self._outputs[news.id], news.growth)
-        if output is not None:
-            self._carrier.receive(WorkflowId(news.id), output)
+        if news.growth:
+            output = self._outputs[news.id] = with_growth(self._outputs[news.id], news.growth)
+            if output is not None:
+                self._carrier.receive(WorkflowId(news.id), output)

@@ -22,7 +22,7 @@ from turnkeeper.models.transcript.trajectory import ModelStep, ToolResult
 ODD = {"command": sys.executable, "args": ["-I", str(Path(odd.__file__))]}
 
 ODD_REPORTS = {
-    '"progress": 1' + "0" * 400 + ', "total": 12, "message": "far"': "100 % · far",
+    '"progress": 1' + "0" * 400 + ', "total": 12, "message": "far"': "9.22337203685e+18 of 12 (100 %) · far",
     '"progress": 1e999, "total": 12, "message": "endless"': "0 of 12 (0 %) · endless",
     '"progress": NaN, "total": NaN, "message": "nothing"': "nothing",
     '"progress": -3, "total": 12': "-3 of 12 (0 %)",
