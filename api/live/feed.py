@@ -249,8 +249,8 @@ class _Watcher:
         if isinstance(event, PartialEvent):
             self.snapshot = output.latest
         elif event:
-            sent = {call_id: one for call_id, one in self.progress.items() if call_id in output.progress}
-            self.progress = {**sent, event.progress.call_id: event}
+            current = {call_id: one for call_id, one in self.progress.items() if call_id in output.progress}
+            self.progress = {**current, event.progress.call_id: event}
         return event
 
     def _clear_problems(self) -> bool:

@@ -9,6 +9,8 @@ The server passes the details of an attempt on to the next one. They remain visi
 snapshot; their tag says which attempt they are from. They disappear with the activity, with one exception: if Temporal
 ends it because the turn's time is over, its timeout event contains the last details. That adds no event, at most
 `MAX_PARTIAL_BYTES` per such turn, and it is deleted with the session.
+
+Tool calls carry their progress in the same way; a heartbeat without it only hides it from those who come later.
 """
 
 import asyncio

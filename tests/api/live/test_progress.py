@@ -57,7 +57,7 @@ def reporting(*reports: str, until: str = "done", times: int = 1) -> tuple[str, 
     return ("report", {"reports": list(reports), "until": until, "times": times})
 
 
-def shown(watcher: Watcher) -> list[tuple[str, str]]:
+def progress_of(watcher: Watcher) -> list[tuple[str, str]]:
     """Return the progress that a watcher was sent, as call id and text."""
     return [(event.data["call_id"], event.data["text"]) for event in watcher.events if event.event == "progress"]
 
@@ -82,20 +82,20 @@ async def test_agt_7_parallel_calls_show_their_own_progress_until_they_end(
     watcher, late = Watcher(http, session.handle.id), Watcher(http, session.handle.id)
     async with toolbox, watcher.stream() as events:
         await session.prompt("read")
-        await watcher.until_in(events, lambda so_far: {*shown(so_far)} == {reading, writing})
-        await late.until(lambda so_far: {*shown(so_far)} == {reading, writing})
+        await watcher.until_in(events, lambda so_far: {*progress_of(so_far)} == {reading, writing})
+        await late.until(lambda so_far: {*progress_of(so_far)} == {reading, writing})
         assert late.last_event_id
         returning = Watcher(http, session.handle.id)
         returning.copy.turns, returning.last_event_id = late.copy.turns, late.last_event_id
-        await returning.until(lambda so_far: {*shown(so_far)} == {reading, writing})
+        await returning.until(lambda so_far: {*progress_of(so_far)} == {reading, writing})
         (tmp_path / "one").touch()
         await watcher.until_in(events, lambda so_far: results_of(so_far)[0] is not None)
         # One who comes now sees only the call that still runs.
-        last = await Watcher(http, session.handle.id).until(lambda so_far: bool(shown(so_far)))
-        assert shown(last) == [writing]
+        last = await Watcher(http, session.handle.id).until(lambda so_far: bool(progress_of(so_far)))
+        assert progress_of(last) == [writing]
         (tmp_path / "other").touch()
         await watcher.until_in(events, idle_after(1))
-    assert len(shown(watcher)) == 2, "what is published again is not sent again"
+    assert len(progress_of(watcher)) == 2, "what is published again is not sent again"
     progress = next(event for event in watcher.events if event.event == "progress")
     assert progress.data.keys() == {"call_id", "progress", "total", "message", "text"}
     (history,) = await session.histories()
@@ -111,10 +111,10 @@ async def test_agt_7_odd_numbers_and_texts_of_progress_are_shown_safely(
     watcher = Watcher(http, session.handle.id)
     async with toolbox, watcher.stream() as events:
         await session.prompt("go")
-        await watcher.until_in(events, lambda so_far: len(shown(so_far)) == len(ODD_REPORTS))
+        await watcher.until_in(events, lambda so_far: len(progress_of(so_far)) == len(ODD_REPORTS))
         (tmp_path / "done").touch()
         await watcher.until_in(events, idle_after(1))
-    assert [text for _, text in sorted(shown(watcher))] == list(ODD_REPORTS.values())
+    assert [text for _, text in sorted(progress_of(watcher))] == list(ODD_REPORTS.values())
     assert {result and result.outcome for result in results_of(watcher)} == {"reported"}
 
 
@@ -128,15 +128,15 @@ async def test_agt_7_a_flood_of_progress_costs_four_events_a_second(
     async with toolbox, watcher.stream() as events:
         started_at = clock()
         await session.prompt("go")
-        await watcher.until_in(events, lambda so_far: f"{count - 1:,} of 20,000" in str(shown(so_far)[-1:]))
+        await watcher.until_in(events, lambda so_far: f"{count - 1:,} of 20,000" in str(progress_of(so_far)[-1:]))
         (tmp_path / "done").touch()
         await watcher.until_in(events, idle_after(1))
-    assert len(shown(watcher)) <= 2 + (clock() - started_at) / tool_progress.MIN_PAUSE_SECONDS
+    assert len(progress_of(watcher)) <= 2 + (clock() - started_at) / tool_progress.MIN_PAUSE_SECONDS
     assert watcher.answers == ["Done."]
 
 
 @pytest.mark.timeout(3 * BOUND)
-async def test_agt_7_progress_of_the_server_of_everything_is_shown(
+async def test_agt_7_progress_of_the_server_of_everything_is_progress_of(
     http: httpx.AsyncClient, env: Environment, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     assert request.config.cache
@@ -147,4 +147,4 @@ async def test_agt_7_progress_of_the_server_of_everything_is_shown(
     async with toolbox, watcher.stream() as events:
         await session.prompt("go")
         await watcher.until_in(events, idle_after(1))
-    assert shown(watcher)[0] == ("1.1.0", "1 of 2 (50 %)")
+    assert progress_of(watcher)[0] == ("1.1.0", "1 of 2 (50 %)")
