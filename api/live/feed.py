@@ -280,6 +280,11 @@ class UpdateFeed:
         self._outputs: dict[Watch, LiveOutput] = {}
         self._closing = closing
 
+    @property
+    def partials_obstacle(self) -> str | None:
+        """Why streams have no partial output; `None` if nothing is known."""
+        return self._partials.obstacle()
+
     async def poll(
         self,
         workflow_id: WorkflowId,

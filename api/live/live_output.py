@@ -21,8 +21,8 @@ from turnkeeper.models.transcript.conversation import ConversationUpdate
 from turnkeeper.models.transcript.partial_output import CallProgress, PartialGrowth, PartialOutput, growth
 from turnkeeper.stores.partials.carrier import PartialCarrier
 
-PAUSE_SECONDS = 0.1
-"""Minimum time between two growths of an answer: a carrier may deliver faster than many watchers can be served."""
+PAUSE_SECONDS = 0.03
+"""Minimum time between two growths of an answer; more if many watchers have to be served."""
 
 SECONDS_A_WATCHER = 0.0001
 """Time to send something to one watcher. So much for each watcher passes between two changes: otherwise many watchers
@@ -164,4 +164,4 @@ class LiveOutput:
                 events = [ProgressEvent(progress) for progress in live.calls.values()]
                 self.progress = {event.progress.call_id: event for event in events}
                 self._watch.notify()
-                await asyncio.sleep(PAUSE_SECONDS)
+                await asyncio.sleep(max(PAUSE_SECONDS, 5 * self.watchers * SECONDS_A_WATCHER))

@@ -297,7 +297,9 @@ async def watch_session(services: ServicesDep, feed: Annotated[OpenFeed, Depends
     if feed.first is None:
         # A browser's `EventSource` would reconnect to an ended session forever; 204 stops it.
         return Response(status_code=204)
-    return EventStreamResponse(_encoded(feed.first, feed.rest), services.timeouts)
+    return EventStreamResponse(
+        _encoded(feed.first, feed.rest, partials_obstacle=services.feed.partials_obstacle), services.timeouts
+    )
 
 
 @router.get(
@@ -378,7 +380,11 @@ def _older(workflow_id: WorkflowId, state: ConversationState, limit: int | None)
     return f"{session_path(workflow_id)}/conversation/full?before={state.messages[0].id}{page}"
 
 
-async def _encoded(first: Event, rest: AsyncGenerator[Event, None]) -> AsyncGenerator[bytes, None]:
+async def _encoded(
+    first: Event, rest: AsyncGenerator[Event, None], *, partials_obstacle: str | None
+) -> AsyncGenerator[bytes, None]:
+    if partials_obstacle:
+        yield f": no partial output: {partials_obstacle}\n\n".encode()
     yield first.sse
     async for event in rest:
         yield event.sse

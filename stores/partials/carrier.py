@@ -157,6 +157,10 @@ class PartialCarrier(ABC):
         """Follow the session during the block; all its followers in this process share one snapshot."""
         return self._followed_sessions.following(workflow_id)
 
+    def obstacle(self) -> str | None:
+        """Return why followers get no partial output here, and what to change; `None` if nothing is known."""
+        return None
+
     @abstractmethod
     async def forget(self, workflow_id: WorkflowId) -> None:
         """Remove what a dead worker may have left of a deleted session; what can't be reached expires."""

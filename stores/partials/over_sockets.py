@@ -219,10 +219,13 @@ class SocketCarrier(PartialCarrier):
 
     # ---- the gateway's side
 
-    @property
-    def has_workers(self) -> bool:
-        """Return whether a worker was found; none if they run on other machines."""
-        return any(worker.is_connected for worker in self._workers.values())
+    def obstacle(self) -> str | None:
+        if any(file.suffix in (SOCKET, PORT) for file in self._folder.glob(f"{self._prefix}-*")):
+            return None
+        return (
+            f"no worker has a socket in {self._folder}; for workers on other machines, set redis_url or "
+            "partials=heartbeats"
+        )
 
     async def forget(self, workflow_id: WorkflowId) -> None:
         """Do nothing: only the running answer is in memory."""
@@ -328,10 +331,6 @@ class _Worker:
         self._outputs: dict[str, PartialOutput | None] = {}
         """Of each followed session what this worker has sent."""
         self.reading = asyncio.create_task(self._read())
-
-    @property
-    def is_connected(self) -> bool:
-        return self._writer is not None
 
     def follow(self, workflow_id: WorkflowId) -> None:
         if self._writer:

@@ -1,9 +1,9 @@
 """Reading a vendor's stream of events (AGT-3, AGT-9).
 
-The SDKs send the request; their streams are not used. They need four times the CPU time for a chunk (measured), and
-overlook what `EventReader` does not: events without an `event:` line, which some servers send to Anthropic's SDK; events
-without data; the difference between `[DONE]` and a lost connection; bytes that are not UTF-8, which are replaced, as
-the standard of event streams demands; and a last event that lacks its blank line, if its data is whole.
+The SDKs send the request; their streams are not used. They need more CPU time for a chunk, and overlook what
+`EventReader` does not: events without an `event:` line, which some servers send to Anthropic's SDK; events without
+data; the difference between `[DONE]` and a lost connection; bytes that are not UTF-8, which are replaced, as the
+standard of event streams demands; and a last event that lacks its blank line, if its data is whole.
 """
 
 import json
@@ -29,7 +29,8 @@ class EventReader:
     r"""Finds the events in the bytes of one stream.
 
     >>> reader = EventReader()
-    >>> [event.data for piece in (b'data: {"a"', b': 1}\r', b'\n\r\ndata: [DO', b'NE]\n\n') for event in reader.feed(piece)]
+    >>> pieces = (b'data: {"a"', b': 1}\r', b'\n\r\ndata: [DO', b'NE]\n\n')
+    >>> [event.data for piece in pieces for event in reader.feed(piece)]
     ['{"a": 1}', '[DONE]']
     >>> reader.is_done, reader.is_foreign
     (True, False)

@@ -114,12 +114,8 @@ class Transport:
         return error_from(status, headers, body, vendor=self.vendor, now=datetime.now(UTC), request_body=request_body)
 
     @contextmanager
-    def translating_errors(
-        self, request_body: Mapping[str, object], *, headers: Mapping[str, str] | None = None
-    ) -> Iterator[None]:
-        """Convert everything that the SDK raises for a vendor to a `ModelError`.
-
-        `request_body` is the body of the request, `headers` are those of the stream that is read.
+    def translating_errors(self, request_body: Mapping[str, object]) -> Iterator[None]:
+        """Convert everything that the SDK raises for a vendor to a `ModelError`; `request_body` is the request's.
 
         Raised `from None`: the SDK's exceptions contain the vendor's body, which may repeat the request, and causes are
         written to Temporal's history and to logs.
@@ -131,8 +127,6 @@ class Transport:
             raise self.error(error.status_code, error.response.headers, error.body, request_body=request_body) from None
         except (sdk.APIConnectionError, http.TransportError) as error:
             raise self._connection_error(error.__cause__ if isinstance(error, sdk.APIError) else error) from None
-        except sdk.APIError as error:  # OpenAI's SDK in the middle of a stream
-            raise self.error(200, headers or {}, error.body or error.message, request_body=request_body) from None
         except sdk.APIError.__base__:  # credentials that could not be obtained
             raise self.no_key() from None
         except (http.RequestError, http.StreamError):  # a body that can't be decompressed
@@ -218,7 +212,7 @@ class VendorStream:
         response = await self.transport.post(self._path, self._body)
         try:
             self._headers = response.headers
-            with self.transport.translating_errors(self._body, headers=self._headers), self._readable():
+            with self.transport.translating_errors(self._body), self._readable():
                 await self._reject_other_than_events(response)
                 reader = EventReader()
                 async with aclosing(response.aiter_raw()) as pieces:

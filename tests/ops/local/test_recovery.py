@@ -41,6 +41,7 @@ from turnkeeper.ops.local.worker_process import (
     WorkerProgram,
     fail_activities,
 )
+from turnkeeper.stores.partials.heartbeats import HeartbeatCarrier
 
 pytestmark = pytest.mark.usefixtures("forked")
 
@@ -209,7 +210,7 @@ async def test_ses_9_what_was_written_stays_when_a_worker_dies_and_no_time_is_le
         running.append(RunningActivity(info.task_token, info.workflow_id, info.workflow_run_id, info.activity_id))
         return [Delta("respond", "It was a dark"), gate, says("It was a dark night.")]
 
-    async with environment(temporal) as env:
+    async with environment(temporal, partials=HeartbeatCarrier(temporal)) as env:
         env.vendor.answer = answer
         session = await env.start()
         await session.prompt("tell me a story")
