@@ -206,7 +206,7 @@ class SocketCarrier(PartialCarrier):
             self._answers[workflow_id] = answer
 
     def is_followed(self, workflow_id: WorkflowId) -> bool:
-        return any(workflow_id in gateway.sent for gateway in self._gateways)
+        return any(workflow_id in gateway.last for gateway in self._gateways)
 
     def publish(self, workflow_id: WorkflowId, news: LiveNews, *, behind: Sequence[object] = ()) -> None:
         for gateway in self._gateways:
@@ -268,7 +268,7 @@ class _Gateway:
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self.writer = writer
-        self.sent: dict[str, PartialOutput | None] = {}
+        self.last: dict[str, PartialOutput | None] = {}
         """Of each followed session what was sent last."""
         self._unsent: dict[tuple[str, str], LiveNews] = {}
         """By session, and the call whose progress it is."""
@@ -276,10 +276,10 @@ class _Gateway:
         self.sending = asyncio.create_task(self._keep_sending())
 
     def follow(self, workflow_id: str) -> None:
-        self.sent[workflow_id] = None
+        self.last[workflow_id] = None
 
     def leave(self, workflow_id: str) -> None:
-        self.sent.pop(workflow_id, None)
+        self.last.pop(workflow_id, None)
 
     def send(self, workflow_id: str, news: LiveNews) -> None:
         """Send it soon, in place of what is unsent of the same; nothing if the session is not followed."""
@@ -288,7 +288,7 @@ class _Gateway:
         is_outdated = (
             isinstance(news, PartialOutput) and isinstance(unsent, PartialOutput) and not news.supersedes(unsent)
         )
-        if workflow_id in self.sent and not is_outdated:
+        if workflow_id in self.last and not is_outdated:
             self._unsent[key] = news
             self._has_unsent.set()
 
@@ -305,11 +305,11 @@ class _Gateway:
 
     def _line(self, workflow_id: str, snapshot: LiveNews) -> bytes | None:
         """Return the line that turns what was sent last into `snapshot`; `None` if there is nothing new."""
-        if workflow_id not in self.sent:
+        if workflow_id not in self.last:
             return None
         if isinstance(snapshot, CallProgress):
             return SessionNews(id=workflow_id, progress=snapshot).line
-        last = self.sent[workflow_id]
+        last = self.last[workflow_id]
         if last is not None and not snapshot.supersedes(last):
             return None
         # What a snapshot has dropped at its start, the gateway drops with a fresh one: its copy is bounded too.
@@ -317,7 +317,7 @@ class _Gateway:
             old.omitted != new.omitted for old, new in zip(last.parts, snapshot.parts, strict=False)
         )
         grown = growth(None if is_cut else last, snapshot)
-        self.sent[workflow_id] = snapshot
+        self.last[workflow_id] = snapshot
         return SessionNews(id=workflow_id, growth=grown).line if grown else None
 
 

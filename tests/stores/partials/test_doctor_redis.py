@@ -35,7 +35,7 @@ async def test_ops_3_on_one_machine_there_is_nothing_to_be_wrong(tmp_path: Path)
 async def test_ops_3_workers_elsewhere_without_redis_are_named_with_the_fix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TURNKEEPER_TEMPORAL_ADDRESS", "temporal.example:7233")
+    monkeypatch.setenv("TEMPORAL_ADDRESS", "temporal.example:7233")
     folder = tmp_path / ".turnkeeper" / "partials"
     fix = "run a worker here, or, if workers run on other machines, set redis_url or partials=heartbeats"
     message = f"no worker has a socket in {folder}"

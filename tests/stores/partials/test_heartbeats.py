@@ -70,7 +70,7 @@ async def test_agt_5_by_setting_an_answer_is_sent_with_heartbeats(
 async def test_ops_8_a_call_of_ten_seconds_sends_three_heartbeats_without_text(
     temporal: Client, heartbeats: defaultdict[str, list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At a hundredth of the time, counted by the number of heartbeats and not by the clock."""
+    """At a tenth of the time, counted by the number of heartbeats and not by the clock."""
     monkeypatch.setattr("turnkeeper.activities.heartbeat.HEARTBEAT_SECONDS", HEARTBEAT_SECONDS / 10)
     gate = Gate(is_open=False)
     async with environment(temporal) as env:

@@ -109,7 +109,7 @@ async def test_ops_8_a_stop_reaches_a_tool_of_the_same_process_without_its_next_
 
     async def pay(invocation: ToolInvocation) -> ToolResult:
         try:
-            await asyncio.sleep(BOUND)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             is_cancelled.set()
             raise
