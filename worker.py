@@ -84,7 +84,7 @@ def build_worker(
     index_notes, quick_reader = IndexNotes(stores.index_writer), QuickReader(tools, texts)
     models = ModelActivities(model_client, texts, partials, index_notes, quick_reader)
     summaries = SummaryActivities(model_client)
-    tooling = ToolActivities(tools, texts)
+    tooling = ToolActivities(tools, texts, partials)
     task_texts = TaskTextActivities(texts)
     hand_off = HandOffActivities(model_client, texts, stores.blobs, stores.archive, client)
     archiving = ArchiveActivities(stores, client)

@@ -17,7 +17,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol, Self
 
 from turnkeeper.models.ids import WorkflowId
-from turnkeeper.models.transcript.partial_output import PartialOutput, PartialTag
+from turnkeeper.models.transcript.partial_output import CallProgress, LiveNews, PartialOutput, PartialTag, with_progress
 from turnkeeper.stores.cancellation import cancel_until_done
 from turnkeeper.stores.version_counter import VersionCounter
 
@@ -34,12 +34,20 @@ class LiveSnapshot(VersionCounter):
         super().__init__()
         self.latest: PartialOutput | None = None
         """`None` until the first one arrives. It stays when the answer is complete; the recorded step shows that."""
+        self.calls: dict[str, CallProgress] = {}
+        """The progress of the newest step's calls, by call id. It stays when a call has its result."""
 
-    def update(self, snapshot: PartialOutput) -> None:
-        """Replace the snapshot and wake all waiters, unless it is repeated or outdated."""
-        if self.latest is None or snapshot.supersedes(self.latest):
-            self.latest = snapshot
-            self.advance()
+    def update(self, news: LiveNews) -> None:
+        """Replace the snapshot or a call's progress and wake all waiters, unless it is repeated or outdated."""
+        if isinstance(news, CallProgress):
+            if self.calls.get(news.call_id) == news:
+                return
+            self.calls = with_progress(self.calls, news)
+        elif self.latest is None or news.supersedes(self.latest):
+            self.latest = news
+        else:
+            return
+        self.advance()
 
 
 class FollowedSessions:
@@ -130,9 +138,10 @@ class PartialCarrier(ABC):
         return True
 
     @abstractmethod
-    def publish(self, workflow_id: WorkflowId, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
-        """Publish the snapshot to all followers, in place of earlier ones; returns at once.
+    def publish(self, workflow_id: WorkflowId, news: LiveNews, *, behind: Sequence[object] = ()) -> None:
+        """Publish a snapshot, or a call's progress, to all followers, in place of earlier ones; returns at once.
 
+        Later followers get the snapshot too. Progress is not stored: it is published again and again.
         `behind` are further heartbeat details after the snapshot, for carriers that use heartbeats.
         """
 

@@ -6,6 +6,7 @@ one connection to each of them, and names there the sessions that it follows. A 
 
 gateway → worker   `{"follow": ID}`, `{"leave": ID}`
 worker → gateway   `{"id": ID, "growth": {...}}`, what has grown since the session's last line of this connection
+                   `{"id": ID, "progress": {...}}`, how far a running tool call is
 
 A worker makes no snapshot of an answer that nobody follows. Who follows it later gets all of it so far. To a slow
 gateway it sends only what has grown once that can be read: at most one snapshot of each session waits. Lines of one
@@ -24,10 +25,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from pydantic import TypeAdapter
-
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.transcript.partial_output import (
+    CallProgress,
+    LiveNews,
     PartialGrowth,
     PartialOutput,
     PartialTag,
@@ -69,11 +70,16 @@ class Follow(Frozen):
     leave: str | None = None
 
 
-class GrownAnswer(Frozen):
-    """What has grown in the answer of the session `id`."""
+class SessionNews(Frozen):
+    """What is new in the session `id`: what has grown in the answer, or how far a tool call is."""
 
     id: str
-    growth: PartialGrowth
+    growth: PartialGrowth | None = None
+    progress: CallProgress | None = None
+
+    @property
+    def line(self) -> bytes:
+        return self.model_dump_json(exclude_none=True).encode() + b"\n"
 
 
 class Port(Frozen):
@@ -82,9 +88,6 @@ class Port(Frozen):
     port: int
     token: str
     answer: str
-
-
-_GROWN = TypeAdapter(GrownAnswer)
 
 
 class SocketCarrier(PartialCarrier):
@@ -205,9 +208,9 @@ class SocketCarrier(PartialCarrier):
     def is_followed(self, workflow_id: WorkflowId) -> bool:
         return any(workflow_id in gateway.last for gateway in self._gateways)
 
-    def publish(self, workflow_id: WorkflowId, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
+    def publish(self, workflow_id: WorkflowId, news: LiveNews, *, behind: Sequence[object] = ()) -> None:
         for gateway in self._gateways:
-            gateway.send(workflow_id, snapshot)
+            gateway.send(workflow_id, news)
 
     def end(self, workflow_id: WorkflowId, tag: PartialTag) -> None:
         current = self._answers.get(workflow_id)
@@ -254,10 +257,10 @@ class SocketCarrier(PartialCarrier):
                     self._workers[file] = _Worker(file, self)
             await asyncio.sleep(SCAN_SECONDS)
 
-    def receive(self, workflow_id: WorkflowId, snapshot: PartialOutput) -> None:
-        """Show a snapshot to those who follow the session."""
+    def receive(self, workflow_id: WorkflowId, news: LiveNews) -> None:
+        """Show a snapshot or a call's progress to those who follow the session."""
         if live := self._followed_sessions.get(workflow_id):
-            live.update(snapshot)
+            live.update(news)
 
 
 class _Gateway:
@@ -267,7 +270,8 @@ class _Gateway:
         self.writer = writer
         self.last: dict[str, PartialOutput | None] = {}
         """Of each followed session what was sent last."""
-        self._unsent: dict[str, PartialOutput] = {}
+        self._unsent: dict[tuple[str, str], LiveNews] = {}
+        """By session, and the call whose progress it is."""
         self._has_unsent = asyncio.Event()
         self.sending = asyncio.create_task(self._keep_sending())
 
@@ -277,11 +281,15 @@ class _Gateway:
     def leave(self, workflow_id: str) -> None:
         self.last.pop(workflow_id, None)
 
-    def send(self, workflow_id: str, snapshot: PartialOutput) -> None:
-        """Send the snapshot soon, in place of an unsent one; nothing if the session is not followed."""
-        unsent = self._unsent.get(workflow_id)
-        if workflow_id in self.last and (unsent is None or snapshot.supersedes(unsent)):
-            self._unsent[workflow_id] = snapshot
+    def send(self, workflow_id: str, news: LiveNews) -> None:
+        """Send it soon, in place of what is unsent of the same; nothing if the session is not followed."""
+        key = (workflow_id, news.call_id if isinstance(news, CallProgress) else "")
+        unsent = self._unsent.get(key)
+        is_outdated = (
+            isinstance(news, PartialOutput) and isinstance(unsent, PartialOutput) and not news.supersedes(unsent)
+        )
+        if workflow_id in self.last and not is_outdated:
+            self._unsent[key] = news
             self._has_unsent.set()
 
     async def _keep_sending(self) -> None:
@@ -290,15 +298,17 @@ class _Gateway:
                 await self._has_unsent.wait()
                 self._has_unsent.clear()
                 unsent, self._unsent = self._unsent, {}
-                for workflow_id, snapshot in unsent.items():
-                    if line := self._line(workflow_id, snapshot):
+                for (workflow_id, _), news in unsent.items():
+                    if line := self._line(workflow_id, news):
                         self.writer.write(line)
                 await self.writer.drain()
 
-    def _line(self, workflow_id: str, snapshot: PartialOutput) -> bytes | None:
+    def _line(self, workflow_id: str, snapshot: LiveNews) -> bytes | None:
         """Return the line that turns what was sent last into `snapshot`; `None` if there is nothing new."""
         if workflow_id not in self.last:
             return None
+        if isinstance(snapshot, CallProgress):
+            return SessionNews(id=workflow_id, progress=snapshot).line
         last = self.last[workflow_id]
         if last is not None and not snapshot.supersedes(last):
             return None
@@ -308,7 +318,7 @@ class _Gateway:
         )
         grown = growth(None if is_cut else last, snapshot)
         self.last[workflow_id] = snapshot
-        return GrownAnswer(id=workflow_id, growth=grown).model_dump_json().encode() + b"\n" if grown else None
+        return SessionNews(id=workflow_id, growth=grown).line if grown else None
 
 
 class _Worker:
@@ -336,7 +346,7 @@ class _Worker:
         writer.write(ask.model_dump_json(exclude_none=True).encode() + b"\n")
 
     async def _read(self) -> None:
-        """Read until the worker is gone. What can't be read, as in a rolling deploy, is read again after a pause."""
+        """Read until the worker is gone. What can't be read is logged, and read again after a pause."""
         try:
             await self._read_to_end()
         except (ConnectionRefusedError, FileNotFoundError):
@@ -344,7 +354,7 @@ class _Worker:
         except ConnectionError:
             pass  # its worker died now
         except (OSError, TimeoutError, ValueError) as error:  # `ValueError`: of another release
-            _log.debug("the partial output of a worker can't be read (%s)", type(error).__name__)
+            _log.warning("the partial output of a worker can't be read (%s)", type(error).__name__)
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _read_to_end(self) -> None:
@@ -371,9 +381,12 @@ class _Worker:
             writer.close()
 
     def _receive(self, line: bytes) -> None:
-        grown = _GROWN.validate_json(line)
-        if grown.id not in self._outputs:
+        news = SessionNews.model_validate_json(line)
+        if news.id not in self._outputs:
             return  # it was left meanwhile
-        output = self._outputs[grown.id] = with_growth(self._outputs[grown.id], grown.growth)
-        if output is not None:
-            self._carrier.receive(WorkflowId(grown.id), output)
+        if news.progress:
+            self._carrier.receive(WorkflowId(news.id), news.progress)
+        if news.growth:
+            output = self._outputs[news.id] = with_growth(self._outputs[news.id], news.growth)
+            if output is not None:
+                self._carrier.receive(WorkflowId(news.id), output)
