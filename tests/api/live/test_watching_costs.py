@@ -115,7 +115,7 @@ async def test_api_3_a_poll_at_the_cursor_of_an_open_stream_asks_nobody(
     assert (answer["revision"], answer["new_messages"], answer["reset"]) == (watcher.last.revision, [], False)
 
 
-async def test_api_3_a_session_at_work_is_read_at_once_and_at_its_end_and_has_pauses_in_between(
+async def test_api_3_a_session_at_work_is_read_at_its_beginning_and_end_and_seldom_between(
     http: httpx.AsyncClient, session_requests: SessionRequests, env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "READ_PAUSE_SECONDS", 10 * BOUND)

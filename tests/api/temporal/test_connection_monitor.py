@@ -94,7 +94,7 @@ async def test_api_3_an_unwatched_gateway_calls_nobody(temporal: Client) -> None
     assert monitor.is_current
 
 
-async def test_api_2_half_seconds_in_which_this_machine_is_late_make_no_outage_by_themselves() -> None:
+async def test_api_2_a_machine_that_is_late_makes_no_outage_by_itself() -> None:
     async with monitored(tick=0.5) as (server, monitor):
         for _ in range(MIN_MISSED_OF_OUTAGE):
             monitor._note_silence(seconds=0.5 + 2 * LATE_SECONDS)
