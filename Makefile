@@ -11,7 +11,7 @@ DEVELOPER := $(VENV)/installed-for-developers
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run chat demo test fast-tests slow-tests test-live soak team-day fuzz check lint bench bench-peers pictures
+.PHONY: help run chat demo test fast-tests slow-tests test-live matrix soak team-day fuzz check lint bench bench-peers pictures
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -42,6 +42,10 @@ slow-tests: $(DEVELOPER)
 
 test-live: $(DEVELOPER) ## call the real vendors whose key is set; costs a few cents
 	$(BIN)/pytest -rs tests/live
+
+# One process for each core: a process plays many sessions at once.
+matrix: $(DEVELOPER) ## let sessions meet every fault of a model's vendor, and long sessions change vendors: some minutes
+	MATRIX=1 $(BIN)/pytest --numprocesses=auto tests/faults/matrix
 
 # Also SESSIONS, SEED, REPORT=<file>, and BUSY=1, which keeps all cores busy with another program.
 MINUTES ?= 3

@@ -20,15 +20,15 @@ import typer
 from turnkeeper.models.ids import ID_RULE, is_id
 from turnkeeper.models.settings.mcp_config import load_foreign_servers
 from turnkeeper.models.settings.settings import Settings, SettingsError, load_settings
-from turnkeeper.ops.local.gateway import Gateway
 from turnkeeper.ops.local.logs import set_up_logging
 from turnkeeper.ops.local.ports import free_port, is_free
+from turnkeeper.ops.local.supervisor import Gateway
 from turnkeeper.stores.private_files import close_to_others
-from turnkeeper.workflows.hosting.endpoint import TemporalAccessError
+from turnkeeper.workflows.hosting.connection import TemporalAccessError
 from turnkeeper.workflows.hosting.process import paused_collector, run_to_end
 
 if TYPE_CHECKING:
-    from turnkeeper.clients.terminal.copies import CopyCommands
+    from turnkeeper.clients.terminal.gateway_command import CopyCommands
     from turnkeeper.clients.terminal.tasks import TaskCommands
     from turnkeeper.ops.checks.doctor import Finding
 
@@ -394,7 +394,7 @@ def audit(
     as_json: JsonOption = False,
 ) -> None:
     """Show who changed what, newest first, and never what was said. With keys, only admins may."""
-    from turnkeeper.clients.terminal.audit import AuditCommand
+    from turnkeeper.clients.terminal.gateway_command import AuditCommand
 
     moment = since.replace(tzinfo=UTC) if since else None
     command = AuditCommand(url=_gateway_url(url), url_option=url, as_json=as_json)
@@ -410,8 +410,8 @@ def demo(
     It runs offline, in a temporary folder and on free ports, and touches none of your files or sessions. Exit code 1:
     a promise was broken, and the output says which; 2: the demo could not run.
     """
-    from turnkeeper.ops.demo.environment import DemoError
     from turnkeeper.ops.demo.run import STOPPED, run_demo
+    from turnkeeper.ops.demo.scenario import DemoError
     from turnkeeper.ops.local.dev_server import DevServerError
 
     logging.basicConfig(handlers=[logging.NullHandler()])
@@ -490,7 +490,7 @@ def _task_commands(url: str | None, as_json: bool) -> "TaskCommands":
 
 
 def _copy_commands(url: str | None, as_json: bool = False) -> "CopyCommands":
-    from turnkeeper.clients.terminal.copies import CopyCommands
+    from turnkeeper.clients.terminal.gateway_command import CopyCommands
 
     return CopyCommands(url=_gateway_url(url), url_option=url, as_json=as_json)
 

@@ -1,5 +1,7 @@
 """Moving parts of a session to the archive, and parked prompts back: `move_to_archive`, `unpark` (SES-6, SES-15)."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from temporalio import activity
@@ -13,7 +15,6 @@ from turnkeeper.activities.own_workflow import (
     current_session_id,
     query_own_workflow,
 )
-from turnkeeper.activities.store_failures import store_failures
 from turnkeeper.models.errors import ARCHIVE_UNAVAILABLE
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.archive.archive_messages import (
@@ -24,8 +25,18 @@ from turnkeeper.models.session.archive.archive_messages import (
     UnparkOrder,
 )
 from turnkeeper.stores.archive import ArchivedTurn
+from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.session_index import IndexedSession
 from turnkeeper.stores.stores import Stores
+
+
+@contextmanager
+def store_failures() -> Iterator[None]:
+    """Convert `StoreUnavailableError` to the retryable failure that workflows and gateways recognise."""
+    try:
+        yield
+    except StoreUnavailableError as error:
+        raise ApplicationError(str(error), type=ARCHIVE_UNAVAILABLE) from error
 
 
 class ArchiveActivities:

@@ -23,7 +23,7 @@ from turnkeeper.models.ids import sibling_id
 from turnkeeper.models.limits import LARGE_RESULT_BYTES
 from turnkeeper.models.session.messages import StateRequest
 from turnkeeper.models.session.task import TaskRequest, policy_of, prepare_task
-from turnkeeper.models.session.tasks.hand_off_messages import (
+from turnkeeper.models.session.tasks.new_sub_task import (
     CondenseCall,
     CondenseOutcome,
     PreparedSubTask,

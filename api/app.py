@@ -12,13 +12,13 @@ from turnkeeper.api.ai_sdk import routes as ai_sdk
 from turnkeeper.api.auth.credentials import Authenticator
 from turnkeeper.api.dependencies import reject_unknown_parameters
 from turnkeeper.api.http.authentication import AuthenticationMiddleware
-from turnkeeper.api.http.body_limits import BodyLimitMiddleware
 from turnkeeper.api.http.closing import Closing
+from turnkeeper.api.http.compression import CompressionMiddleware
+from turnkeeper.api.http.limits import BodyLimitMiddleware, RateLimitMiddleware, RequestRates
 from turnkeeper.api.http.methods import HeadRequestMiddleware
 from turnkeeper.api.http.openapi import TAGS, with_media_types
 from turnkeeper.api.http.origin_check import OriginCheckMiddleware
 from turnkeeper.api.http.problem_responses import install_problem_handlers
-from turnkeeper.api.http.rate_limits import RateLimitMiddleware, RequestRates
 from turnkeeper.api.http.response_headers import ResponseHeadersMiddleware
 from turnkeeper.api.http.server import ClosingMiddleware, StalledStreamMiddleware
 from turnkeeper.api.mcp.endpoint import McpEndpoint
@@ -120,6 +120,7 @@ def create_app(
     page.install(app, settings)
     api_docs.install(app)
     web_ui.install(app)
+    app.add_middleware(CompressionMiddleware)
     app.add_middleware(HeadRequestMiddleware)
     app.add_middleware(BodyLimitMiddleware, max_import_bytes=settings.api_max_import_bytes)
     app.add_middleware(StalledStreamMiddleware, timeouts=timeouts)

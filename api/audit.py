@@ -23,7 +23,7 @@ from uuid import uuid4
 from cachetools import LRUCache
 from pydantic import BaseModel
 
-from turnkeeper.api.auth.open_requests import let_change_finish
+from turnkeeper.api.auth.browser_logins import let_change_finish
 from turnkeeper.api.callers import LOCAL, Caller
 from turnkeeper.api.coalescer import Coalescer
 from turnkeeper.api.problems import problem, problem_of

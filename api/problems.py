@@ -23,9 +23,8 @@ from turnkeeper.models.errors import (
     TurnkeeperError,
     preview,
 )
-from turnkeeper.models.field_paths import field_path
 from turnkeeper.models.ids import WorkflowId, session_id_of
-from turnkeeper.models.invalid_values import error_type_of, reason_of
+from turnkeeper.models.invalid_values import error_type_of, field_path, reason_of
 from turnkeeper.stores.database.database import StoreUnavailableError
 
 

@@ -11,15 +11,14 @@ from turnkeeper.api.copies.exporting import SessionExporter
 from turnkeeper.api.history.approval_reader import ApprovalReader
 from turnkeeper.api.history.deletion import SessionDeleter
 from turnkeeper.api.history.forgotten_sessions import ForgottenSessions
-from turnkeeper.api.history.index_repair import IndexRepair
+from turnkeeper.api.history.lists import IndexRepair, SessionLists
 from turnkeeper.api.history.replay_text import ReplayTextReader
-from turnkeeper.api.history.session_lists import SessionLists
 from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.history.transcript_reader import TranscriptReader
 from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.live.feed import UpdateFeed
 from turnkeeper.api.markdown import MarkdownRenderer
-from turnkeeper.api.prompts.attachment_keeper import AttachmentKeeper
+from turnkeeper.api.prompts.attachments import AttachmentKeeper
 from turnkeeper.api.prompts.fate_reader import FateReader
 from turnkeeper.api.prompts.prompt_sender import PromptSender
 from turnkeeper.api.session_limits import SessionLimits

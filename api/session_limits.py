@@ -10,7 +10,7 @@ from temporalio.client import Client
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.coalescer import Coalescer
 from turnkeeper.api.history.visible_sessions import count_open_sessions
-from turnkeeper.api.http.rate_limits import TokenBuckets, limit_of
+from turnkeeper.api.http.limits import TokenBuckets, limit_of
 from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.timeouts import Timeouts

@@ -15,7 +15,7 @@ from temporalio.client import Client
 
 from benchmarks.environment import BOUND, bench_environment, gateway_process, interleaved
 from benchmarks.measurements import Row, row
-from turnkeeper.api.history.session_lists import PAGE
+from turnkeeper.api.history.lists import PAGE
 from turnkeeper.api.history.visible_sessions import SESSIONS
 from turnkeeper.ops.local.ports import LOOPBACK
 

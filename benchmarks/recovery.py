@@ -24,7 +24,7 @@ from benchmarks.measurements import Row
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationUpdate
-from turnkeeper.ops.demo.environment import demo_environment
+from turnkeeper.ops.demo.scenario import demo_environment
 from turnkeeper.ops.local.supervisor import keep_running
 from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 

@@ -22,7 +22,7 @@ from tests.clients.terminal.terminal import Terminal, terminal_with
 from turnkeeper.clients.python.conversation import Conversation
 from turnkeeper.clients.python.events import UpdateEvent
 from turnkeeper.clients.python.gateway import GatewayClient
-from turnkeeper.ops.demo.environment import DemoEnvironment, demo_environment
+from turnkeeper.ops.demo.scenario import DemoEnvironment, demo_environment
 from turnkeeper.ops.local.supervisor import own_command
 
 PICTURES = Path(__file__).with_name("pictures")

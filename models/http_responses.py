@@ -10,7 +10,7 @@ from pydantic import Field, JsonValue
 from turnkeeper.models.errors import ErrorType, RejectionReason
 from turnkeeper.models.ids import PublicId
 from turnkeeper.models.session.queue.prompts import FateName
-from turnkeeper.models.settings.roles import Role
+from turnkeeper.models.settings.settings import Role
 from turnkeeper.models.tasks.hand_off import TaskValidationWarning
 from turnkeeper.models.transcript.conversation import (
     ArchiveReport,

@@ -17,8 +17,7 @@ from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.http_responses import AuditAction
 from turnkeeper.models.ids import TENANT_PATTERN, is_tenant
 from turnkeeper.models.session.messages import USER_PATTERN
-from turnkeeper.models.settings.roles import ROLES, Role, role_of
-from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.settings.settings import ROLES, Role, Settings, role_of
 from turnkeeper.stores.api_keys import ApiKey
 from turnkeeper.stores.audit import AuditRow, put_entry
 from turnkeeper.stores.stores import Stores

@@ -11,10 +11,9 @@ from turnkeeper.stores.audit import Audit
 from turnkeeper.stores.blobs import Blobs, attachments_owner, document_owner, opaque_owner
 from turnkeeper.stores.database import OTHER_TABLES
 from turnkeeper.stores.database.database import Database
-from turnkeeper.stores.index_writer import IndexWriter
 from turnkeeper.stores.logins import Logins
 from turnkeeper.stores.prompts import Prompts
-from turnkeeper.stores.session_index import SessionIndex
+from turnkeeper.stores.session_index import IndexWriter, SessionIndex
 from turnkeeper.stores.tasks.task_handles import TaskHandles
 
 

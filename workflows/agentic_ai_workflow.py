@@ -26,7 +26,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.replay_text.turns import ReplayTurns
     from turnkeeper.models.session.approvals import ApprovalReceipt, PendingApprovals, ResolveApproval, check_decision
     from turnkeeper.models.session.archive.archive_messages import ArchiveMove, ArchiveMoveQuery
-    from turnkeeper.models.session.copies.snapshot import SessionSnapshot, snapshot_of
+    from turnkeeper.models.session.copies.copied import SessionSnapshot, snapshot_of
     from turnkeeper.models.session.messages import (
         CancelReceipt,
         CancelTurn,
@@ -49,9 +49,8 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.session.queue.prompts import WIDEST, Prompt, QueueView
     from turnkeeper.models.session.session import Session
     from turnkeeper.models.session.tasks.allowance import AllowanceAnswer, AllowanceRequest
-    from turnkeeper.models.session.tasks.outcome import result_prompt
     from turnkeeper.models.session.tasks.task_input import task_prompt
-    from turnkeeper.models.session.tasks.task_state import TaskChange
+    from turnkeeper.models.session.tasks.task_state import TaskChange, result_prompt
     from turnkeeper.models.session.tasks.tree import answer_request
     from turnkeeper.models.session.views import (
         approvals_of,
@@ -66,13 +65,10 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.transcript.model_call import ModelRequestPage, ModelRequestQuery
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.archiving import Archiving, Listing
-    from turnkeeper.workflows.last_change import LastChange
-    from turnkeeper.workflows.new_run import HistoryGrowth, NewRun
+    from turnkeeper.workflows.background import report_rejections
+    from turnkeeper.workflows.new_run import HistoryGrowth, LastChange, NewRun
     from turnkeeper.workflows.parking import Parking
-    from turnkeeper.workflows.rejections import report_rejections
-    from turnkeeper.workflows.tasks.sub_task_runner import SubTaskRunner
-    from turnkeeper.workflows.tasks.task_activities import with_whole_answer
-    from turnkeeper.workflows.tasks.task_reporter import TaskReporter
+    from turnkeeper.workflows.tasks.sub_tasks import SubTaskRunner, TaskReporter, with_whole_answer
     from turnkeeper.workflows.turn.allowance import AllowanceMail
     from turnkeeper.workflows.turn.turn_runner import TurnRunner
     from turnkeeper.workflows.web_ui import WebUi

@@ -18,9 +18,8 @@ from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.sessions.deletion import DeletionActivities
-    from turnkeeper.models.deletion import DeletionOrder, DeletionProgress, SessionRuns
     from turnkeeper.models.errors import RejectedError
-    from turnkeeper.models.session.messages import parse
+    from turnkeeper.models.session.messages import DeletionOrder, DeletionProgress, SessionRuns, parse
     from turnkeeper.workflows.activity_options import DELETION_PAUSE, DELETION_QUIET, STORE_WORK
 
 

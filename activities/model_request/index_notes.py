@@ -5,8 +5,7 @@ from datetime import UTC, datetime
 from turnkeeper.activities.model_request.local_context_cache import ENTRIES, CacheKey
 from turnkeeper.activities.own_workflow import current_run_id, current_session_id
 from turnkeeper.models.transcript.model_call import ModelCall, ModelCallOutcome
-from turnkeeper.stores.index_writer import IndexWriter
-from turnkeeper.stores.session_index import IndexedSession
+from turnkeeper.stores.session_index import IndexedSession, IndexWriter
 
 
 class IndexNotes:

@@ -8,17 +8,18 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 from turnkeeper.models.ids import WorkflowId
-from turnkeeper.models.transcript.attachment_contents import (
+from turnkeeper.models.transcript.attachments import (
     MAX_REQUEST_BYTES,
     NO_ROOM_NOTE,
+    Attachment,
     count_within,
     has_inline_content,
     hashes_of,
     refer_attachments,
     resolve_attachments,
     split_by_room,
+    with_names,
 )
-from turnkeeper.models.transcript.attachments import Attachment, with_names
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.large_texts import (
     Texts,

@@ -16,8 +16,7 @@ from typing import Protocol
 from pydantic import ValidationError
 from temporalio import activity
 
-from turnkeeper.activities.providers.meter import Meter
-from turnkeeper.activities.providers.protocol import ModelError
+from turnkeeper.activities.providers.protocol import Meter, ModelError
 from turnkeeper.models.context.model_view import request_tokens
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, Spent
 from turnkeeper.models.transcript.trajectory import Usage

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from turnkeeper.activities.providers.protocol import ModelError, Provider
+from turnkeeper.activities.providers.refused_parts.sending import RefusedParts
 
 ProviderFactory = Callable[[], Provider]
 """Creates a provider on first use, so that a worker doesn't import SDKs that it never needs."""
@@ -27,3 +28,14 @@ class ProviderRegistry:
         if provider not in self._providers:
             self._providers[provider] = self._factories[provider]()
         return self._providers[provider], name
+
+    def refused_parts(self) -> dict[str, list[str]]:
+        """Return what is left out of all requests to each model since its vendor refused it (AGT-9)."""
+        refused = {name: getattr(provider, "refused", None) for name, provider in self._providers.items()}
+        return {
+            f"{provider}:{model}": texts
+            for provider, parts in refused.items()
+            if isinstance(parts, RefusedParts)
+            for model, texts in parts.texts().items()
+            if texts
+        }

@@ -42,7 +42,7 @@ def own_items(message: ModelMessage, api: str, *, call_id_of: Callable[[Block], 
     """Return the vendor's own blocks of the message if they can go back to `api`; otherwise `None`.
 
     `call_id_of` returns the id of a block that is a tool call. The calls among the blocks must be those of the message,
-    since every vendor rejects a call without its result.
+    since every vendor rejects a call without its result, and have names that vendors accept: models make up others.
     """
     state = message.state
     if state is None or state.api != api or state.blob is not None:
@@ -51,7 +51,8 @@ def own_items(message: ModelMessage, api: str, *, call_id_of: Callable[[Block], 
     ids = [call_id for item in items if (call_id := call_id_of(item)) is not None]
     is_complete = len(items) == len(state.items) > 0
     is_answered = ids == [call.id for call in message.tool_calls] and len(set(ids)) == len(ids)
-    return items if is_complete and is_answered else None
+    is_sendable = all(call.name == sendable_name(call.name) for call in message.tool_calls)
+    return items if is_complete and is_answered and is_sendable else None
 
 
 def sendable_name(name: str) -> str:

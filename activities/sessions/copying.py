@@ -16,16 +16,16 @@ from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExec
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
+from turnkeeper.activities.archive import store_failures
 from turnkeeper.activities.heartbeat import heartbeating
 from turnkeeper.activities.own_workflow import current_session_id, query_session
-from turnkeeper.activities.store_failures import store_failures
-from turnkeeper.models.deletion import FIRST_RUN, deletion_id
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.carried_state import CarriedState
 from turnkeeper.models.session.copies.copied import (
     CopiedTurns,
     Copy,
+    SessionSnapshot,
     StoredContents,
     copy_of_first_turns,
     session_form,
@@ -34,7 +34,7 @@ from turnkeeper.models.session.copies.copied import (
 from turnkeeper.models.session.copies.document import ExportedTurn, SessionDocument
 from turnkeeper.models.session.copies.order import CopyOrder, ForkSource
 from turnkeeper.models.session.copies.reading import check_document, copy_of_document, read_document
-from turnkeeper.models.session.copies.snapshot import SessionSnapshot
+from turnkeeper.models.session.messages import FIRST_RUN, deletion_id
 from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.index_entry import preview_of
 from turnkeeper.models.transcript.transcript import TranscriptState, carried_size

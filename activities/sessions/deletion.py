@@ -14,14 +14,14 @@ from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExec
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
+from turnkeeper.activities.archive import store_failures
 from turnkeeper.activities.heartbeat import heartbeating
 from turnkeeper.activities.own_workflow import current_session_id
-from turnkeeper.activities.store_failures import store_failures
-from turnkeeper.models.deletion import DeletionOrder, SessionRuns, StoppedSession, deleted_session
 from turnkeeper.models.errors import DELETION_REFUSED
 from turnkeeper.models.ids import WorkflowId
-from turnkeeper.stores.index_writer import PAUSE_SECONDS
+from turnkeeper.models.session.messages import DeletionOrder, SessionRuns, StoppedSession, deleted_session
 from turnkeeper.stores.partials.carrier import PartialCarrier
+from turnkeeper.stores.session_index import PAUSE_SECONDS
 from turnkeeper.stores.stores import Stores
 
 RPC_TIMEOUT = timedelta(seconds=5)

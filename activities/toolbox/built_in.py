@@ -42,13 +42,13 @@ from turnkeeper.models.ids import WorkflowId, tenant_of
 from turnkeeper.models.session.approvals import NO_DIFFERENCE
 from turnkeeper.models.session.file_changes import unified_diff
 from turnkeeper.models.texts.counted import counted, plural
-from turnkeeper.models.transcript.attachment_rules import image_type_of
 from turnkeeper.models.transcript.attachments import (
     MAX_ATTACHMENT_BYTES,
     MAX_NAME_CHARS,
     PDF,
     FileAttachment,
     ImageAttachment,
+    image_type_of,
 )
 from turnkeeper.models.transcript.model_call import ToolInvocation
 from turnkeeper.models.transcript.trajectory import FileChange, ToolResult

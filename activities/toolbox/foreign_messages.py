@@ -16,6 +16,7 @@ Sanitising keeps what the SDK would reject as a whole:
 Answers are recognised by the requests that they answer, so this stands between both of the SDK's streams.
 """
 
+import asyncio
 import json
 import logging
 import re
@@ -149,11 +150,13 @@ _log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
-async def sanitized(streams: AbstractAsyncContextManager[Any], *, server: str) -> AsyncIterator[Any]:
-    """Yield the SDK's two streams, with messages from `server` sanitised."""
+async def sanitized(
+    streams: AbstractAsyncContextManager[Any], *, server: str, stopping: asyncio.Event
+) -> AsyncIterator[Any]:
+    """Yield the SDK's two streams, with messages from `server` sanitised; `stopping` is set at their end."""
     async with streams as (received, to_send):
         requests = _RequestStream(to_send)
-        yield _SanitizedStream(received, server, requests), requests
+        yield _SanitizedStream(received, server, requests, stopping), requests
 
 
 class _Stream:
@@ -199,10 +202,11 @@ class _RequestStream(_Stream):
 class _SanitizedStream(_Stream):
     """The stream of a server's messages."""
 
-    def __init__(self, stream: Any, server: str, requests: _RequestStream) -> None:
+    def __init__(self, stream: Any, server: str, requests: _RequestStream, stopping: asyncio.Event) -> None:
         super().__init__(stream)
         self._server = server
         self._requests = requests
+        self._stopping = stopping
 
     @property
     def last_context(self) -> Any:
@@ -213,7 +217,11 @@ class _SanitizedStream(_Stream):
         return self._sanitize(await self._stream.receive())
 
     async def __anext__(self) -> Any:
-        return self._sanitize(await self._stream.__anext__())
+        try:
+            return self._sanitize(await self._stream.__anext__())
+        except StopAsyncIteration:
+            self._stopping.set()  # a message sent now would get no answer
+            raise
 
     def __aiter__(self) -> Self:
         return self

@@ -20,7 +20,6 @@ from mcp_types import (
     TextResourceContents,
 )
 
-from turnkeeper.models.transcript.attachment_rules import check_content, image_type_of
 from turnkeeper.models.transcript.attachments import (
     IMAGE_MEDIA_TYPES,
     MAX_ATTACHMENTS,
@@ -29,6 +28,8 @@ from turnkeeper.models.transcript.attachments import (
     Attachment,
     FileAttachment,
     ImageAttachment,
+    check_content,
+    image_type_of,
 )
 
 MAX_FILE_NAME_CHARS = 100

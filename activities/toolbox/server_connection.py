@@ -421,7 +421,8 @@ class Link:
         target = self._server.target
         if isinstance(target, MCPServer | Server):
             return target
-        return sanitized(cast(Remote, target).connected(self.stopping), server=self._server.name)
+        streams = cast(Remote, target).connected(self.stopping)
+        return sanitized(streams, server=self._server.name, stopping=self.stopping)
 
     def _fail(self, error: Exception) -> None:
         if self._client.done():

@@ -11,22 +11,20 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Header, Query, Response
 from pydantic_core import to_json
 
-from turnkeeper.api.ai_sdk.chunks import UIMessageChunk
-from turnkeeper.api.ai_sdk.history import UIMessage, messages_of
-from turnkeeper.api.ai_sdk.messages import AnswerMessage, PostChat, UserMessage
-from turnkeeper.api.ai_sdk.older_clients import ANSWER_RESTARTED, chunk_for_version_6
+from turnkeeper.api.ai_sdk.chunks import ANSWER_RESTARTED, UIMessageChunk, chunk_for_version_6
+from turnkeeper.api.ai_sdk.messages import AnswerMessage, PostChat, UIMessage, UserMessage, messages_of
 from turnkeeper.api.ai_sdk.streams import TurnStream, turn_to_resume
 from turnkeeper.api.ai_sdk.turn_chunks import TurnChunks, turn_of_answer
 from turnkeeper.api.audit import DECISIONS, RequestAudit
 from turnkeeper.api.auth.roles import require
+from turnkeeper.api.bodies import default_input
 from turnkeeper.api.dependencies import AuditDep, ServicesDep, SessionId
-from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.event_stream import EVENT_STREAM, EventStreamResponse
+from turnkeeper.api.http.limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.openapi import PROMPT, SERVER, WORKER, errors
 from turnkeeper.api.problems import ProblemError, invalid, problem
 from turnkeeper.api.prompts.prompt_sender import new_prompt, retry_prompt, retry_prompt_id
 from turnkeeper.api.services import Services
-from turnkeeper.api.session_links import default_input
 from turnkeeper.models.ids import ID_PATTERN, WorkflowId, session_id_of
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.approvals import ResolveApproval

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 import anyio
 from starlette.datastructures import Headers
 
-from turnkeeper.api.auth.browser_logins import LoginVerifier, login_token
+from turnkeeper.api.auth.browser_logins import LoginVerifier, OpenRequest, login_token
 from turnkeeper.api.auth.identity import LOCAL_IDENTITY, Identity
 from turnkeeper.api.auth.keys import KeyVerifier
-from turnkeeper.api.auth.open_requests import OpenRequest
 from turnkeeper.api.callers import LOCAL
 from turnkeeper.api.problems import NO_CREDENTIAL, problem
 from turnkeeper.api.timeouts import Timeouts

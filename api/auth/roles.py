@@ -26,7 +26,7 @@ Access = Role | Literal["open"]
 ROUTES: dict[str, Access] = {
     # The page without any data, and what says whether to log in.
     "GET /": "open",
-    "GET /static": "open",
+    "GET /static/{path:path}": "open",
     "GET /me": "open",
     "POST /login": "open",
     "POST /logout": "open",

@@ -18,27 +18,25 @@ from temporalio.client import WorkflowExecutionDescription, WorkflowFailureError
 from temporalio.client import WorkflowExecutionStatus as Status
 
 from turnkeeper.api.auth.roles import require_for_copy
-from turnkeeper.api.bodies import StartSession
+from turnkeeper.api.bodies import StartSession, chat_url, requested_input
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.copies.exporting import SessionExporter
 from turnkeeper.api.history.transcript_reader import TranscriptReader
-from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
+from turnkeeper.api.http.limits import MAX_HISTORY_BYTES
 from turnkeeper.api.problems import ProblemError, invalid, problem
-from turnkeeper.api.session_links import chat_url, requested_input
 from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.temporal_calls import call_temporal
 from turnkeeper.models.bounds import head_within
 from turnkeeper.models.errors import RejectedError
-from turnkeeper.models.field_paths import field_path
 from turnkeeper.models.http_responses import CopyReceipt
 from turnkeeper.models.ids import WorkflowId, session_id_of
-from turnkeeper.models.invalid_values import reason_of
+from turnkeeper.models.invalid_values import field_path, reason_of
+from turnkeeper.models.session.copies.copied import SessionSnapshot
 from turnkeeper.models.session.copies.document import SessionDocument
 from turnkeeper.models.session.copies.order import COPY, CopyMemo, CopyOrder, ForkSource, StoredDocument
 from turnkeeper.models.session.copies.reading import BYTES_PER_VALUE, check_document, copy_of_document, read_document
-from turnkeeper.models.session.copies.snapshot import SessionSnapshot
 from turnkeeper.models.session.messages import SessionInput, check_outside_start
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.blobs import document_owner

@@ -17,10 +17,9 @@ from pydantic_core import to_json
 from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.models.ids import WorkflowId, session_id_of
-from turnkeeper.models.session.copies.copied import StoredContents
+from turnkeeper.models.session.copies.copied import SessionSnapshot, StoredContents
 from turnkeeper.models.session.copies.document import FORMAT, VERSION, ExportedConfiguration, ExportedTurn
 from turnkeeper.models.session.copies.markdown import markdown_head, markdown_turn
-from turnkeeper.models.session.copies.snapshot import SessionSnapshot
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.large_texts import refs_in, resolve_turn

@@ -20,9 +20,9 @@ from turnkeeper.api.temporal.deletions import Deletion, find_deletion, find_firs
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.temporal_calls import call_temporal
 from turnkeeper.models.backoff import growing_pauses
-from turnkeeper.models.deletion import FIRST_RUN, DeletionOrder, DeletionProgress, deletion_id
 from turnkeeper.models.http_responses import DeletionReceipt
 from turnkeeper.models.ids import WorkflowId, session_id_of
+from turnkeeper.models.session.messages import FIRST_RUN, DeletionOrder, DeletionProgress, deletion_id
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.stores import Stores

@@ -6,13 +6,13 @@ from starlette.datastructures import Headers
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from turnkeeper.api.auth.browser_logins import allow_waits, changes_something
 from turnkeeper.api.auth.credentials import Authenticator
 from turnkeeper.api.auth.identity import LOCAL_IDENTITY, Identity
-from turnkeeper.api.auth.open_requests import allow_waits, changes_something
 from turnkeeper.api.auth.roles import RequestedRoute, RouteAccess, require
 from turnkeeper.api.callers import LOCAL
+from turnkeeper.api.http.limits import RequestRates
 from turnkeeper.api.http.problem_responses import problem_response
-from turnkeeper.api.http.rate_limits import RequestRates
 from turnkeeper.api.problems import ProblemError, problem, problem_of
 from turnkeeper.api.refusals import note_refusal
 from turnkeeper.stores.database.database import StoreUnavailableError

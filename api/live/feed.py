@@ -457,33 +457,32 @@ class UpdateFeed:
         seen, and no client was shown anything newer. So a caller that has just written never gets an older result.
         """
         version = (watch.task_count, watch.writes)
-        if watch.is_live:
-            for known_question, (known_version, known) in list(watch.results.items()):
-                if known_version != version or not known.is_whole or known.revision < watch.revision:
-                    continue
-                cached: Result | None = known if known_question == question else _without_news(known, question)
-                if cached is not None:
-                    return cached
-        result: Result = await self._reads.run((watch, version, question), read)
-        watch.results[question] = (version, result)
-        return result
+        earlier = list(watch.results.items()) if watch.is_live else []
+        for earlier_question, (earlier_version, result) in earlier:
+            if earlier_version != version or not result.is_whole or result.revision < watch.revision:
+                continue
+            cached: Result | None = result if earlier_question == question else _without_news(result, question)
+            if cached is not None:
+                return cached
+        fresh: Result = await self._reads.run((watch, version, question), read)
+        watch.results[question] = (version, fresh)
+        return fresh
 
     async def _pause(self, *, until: float | None = None) -> None:
         """Wait for `RETRY_SECONDS`, or `until` a time on the loop's clock; ends early when the gateway stops."""
         await self._closing.sleep(until=until or asyncio.get_running_loop().time() + RETRY_SECONDS)
 
 
-def _without_news(known: Any, cursor: Hashable) -> Any:
-    """Return an update without turns if `cursor` is that after the update `known`; `None` if it is not."""
-    if not isinstance(known, UpdateEvent) or not isinstance(cursor, UpdatesRequest):
+def _without_news(event: Any, cursor: Hashable) -> Any:
+    """Return an update without turns, if `cursor` is that after `event`; `None` if it is not."""
+    if not isinstance(event, UpdateEvent) or not isinstance(cursor, UpdatesRequest):
         return None
-    update = known.update
+    update = event.update
     is_after = (update.last_seen_message_id, update.revision) == (cursor.last_seen_message_id, cursor.since_revision)
     if update.has_more or not is_after:
         return None
-    return UpdateEvent(
-        update.model_copy(update={"new_messages": [], "updated_messages": [], "reset": False}), known.first_run_id
-    )
+    nothing: dict[str, Any] = {"new_messages": [], "updated_messages": [], "reset": False}
+    return UpdateEvent(update.model_copy(update=nothing), event.first_run_id)
 
 
 def _hold_seconds(event: UpdateEvent, cursor: UpdatesRequest, first_revision: int) -> float:

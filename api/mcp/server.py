@@ -25,11 +25,25 @@ from pydantic import ValidationError
 from starlette.types import ASGIApp
 
 from turnkeeper.api.auth.roles import MCP_METHODS, require, require_for_fields
-from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
-from turnkeeper.api.mcp.errors import EXPECTED, arguments_error, is_temporary, rpc_error, sentence_of
-from turnkeeper.api.mcp.prompt_tasks import read_prompt_task
-from turnkeeper.api.mcp.results import error_result, task_result, tool_result
-from turnkeeper.api.mcp.tasks_extension import Context, TasksExtension, audit_of_call, caller_of_call, is_declared
+from turnkeeper.api.http.limits import MAX_HISTORY_BYTES
+from turnkeeper.api.mcp.results import (
+    EXPECTED,
+    arguments_error,
+    error_result,
+    is_temporary,
+    rpc_error,
+    sentence_of,
+    task_result,
+    tool_result,
+)
+from turnkeeper.api.mcp.tasks import (
+    Context,
+    TasksExtension,
+    audit_of_call,
+    caller_of_call,
+    is_declared,
+    read_prompt_task,
+)
 from turnkeeper.api.mcp.tools import ALIASES, TOOLS, Work
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.services import Services

@@ -13,19 +13,18 @@ from mcp_types import ToolAnnotations
 from pydantic import BaseModel, Field, StrictBool
 
 from turnkeeper.api.audit import RequestAudit
-from turnkeeper.api.bodies import Id, MaybeBlank, PromptText, TaskMessage
-from turnkeeper.api.mcp.prompt_tasks import links_of
-from turnkeeper.api.prompts.attachment_bodies import AttachmentBodies, attachments_of
+from turnkeeper.api.bodies import Id, MaybeBlank, PromptText, TaskMessage, default_input
+from turnkeeper.api.mcp.tasks import links_of
+from turnkeeper.api.prompts.attachments import AttachmentBodies, attachments_of
 from turnkeeper.api.prompts.prompt_sender import new_prompt
 from turnkeeper.api.services import Services
 from turnkeeper.api.session_limits import Starts
-from turnkeeper.api.session_links import default_input
 from turnkeeper.models.http_responses import Task, TaskPage
 from turnkeeper.models.ids import ID_PATTERN, PublicId, WorkflowId, session_id_of
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.queue.prompts import PromptMode, check_text
 from turnkeeper.models.session.task import CreateTask
-from turnkeeper.models.settings.roles import Role
+from turnkeeper.models.settings.settings import Role
 from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.conversation import ConversationMessage, SessionStatus, TurnStatus
 from turnkeeper.models.transcript.task_view import TaskStatus

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import NAMESPACE_URL, uuid4, uuid5
 
 from turnkeeper.api.problems import ProblemError
-from turnkeeper.api.prompts.attachment_keeper import AttachmentKeeper
+from turnkeeper.api.prompts.attachments import AttachmentKeeper
 from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.deletions import used_id_error
 from turnkeeper.api.temporal.session_commands import SessionCommands

@@ -4,14 +4,18 @@ FastAPI's own pages load theirs from a content delivery network: offline they st
 of each visit. Swagger UI and Redoc are the files of the package `fastapi-offline`; its code is not used.
 """
 
-from functools import cache
+import os
 from importlib.util import find_spec
 from pathlib import Path
 
 from fastapi import FastAPI, Request, Response
+from starlette.datastructures import Headers
+from starlette.responses import FileResponse
+from starlette.staticfiles import NotModifiedResponse, StaticFiles
+from starlette.types import Scope
 
-from turnkeeper.api.http.etags import content_etag, matches
-from turnkeeper.api.routes.page import FILE_HEADERS, PageFiles, page_headers
+from turnkeeper.api.http.compression import StaticContent
+from turnkeeper.api.routes.page import FILE_HEADERS, page_headers
 
 OWN_FILES = Path(__file__).parents[1] / "api_docs"
 
@@ -32,14 +36,23 @@ _POLICY = {
 
 _PAGE_HEADERS = page_headers(_POLICY)
 
+_LOGO = b"https://cdn.redoc.ly/redoc/logo-mini.svg"
+"""Redoc would load it from its vendor."""
+
 
 def install(app: FastAPI) -> None:
-    """Add both pages, and their files below `/docs/`."""
-    for path, name in (("/docs", "swagger.html"), ("/redoc", "redoc.html")):
-        _add(app, path, (OWN_FILES / name).read_text(), "text/html", _PAGE_HEADERS)
-    _add(app, "/docs/redoc.js", redoc_script(), "text/javascript", FILE_HEADERS)
-    app.mount("/docs/files", PageFiles(directory=OWN_FILES))
-    app.mount("/docs/assets", PageFiles(directory=bundled_files()))
+    """Add both pages, and their files below `/docs/`. They are seldom read, so files are not kept in memory."""
+    _add_page(app, "/docs", "swagger.html")
+    _add_page(app, "/redoc", "redoc.html")
+    bundled = bundled_files()
+
+    @app.get("/docs/redoc.js", include_in_schema=False)
+    def show_redoc(request: Request) -> Response:
+        script = (bundled / "redoc.standalone.js").read_bytes().replace(_LOGO, b"data:,")
+        return StaticContent(script, "text/javascript", FILE_HEADERS).response_to(request)
+
+    app.mount("/docs/files", DocsFiles(directory=OWN_FILES))
+    app.mount("/docs/assets", DocsFiles(directory=bundled))
 
 
 def bundled_files() -> Path:
@@ -50,18 +63,21 @@ def bundled_files() -> Path:
     return Path(package.origin).parent / "static"
 
 
-@cache
-def redoc_script() -> str:
-    """Return Redoc without the logo that it would load from its vendor."""
-    script = (bundled_files() / "redoc.standalone.js").read_text()
-    return script.replace("https://cdn.redoc.ly/redoc/logo-mini.svg", "data:,")
+class DocsFiles(StaticFiles):
+    """Static files with an ETag and the headers of the page."""
+
+    def file_response(
+        self, full_path: str | os.PathLike[str], stat_result: os.stat_result, scope: Scope, status_code: int = 200
+    ) -> Response:
+        response = FileResponse(full_path, status_code=status_code, stat_result=stat_result, headers=FILE_HEADERS)
+        if self.is_not_modified(response.headers, Headers(scope=scope)):
+            return NotModifiedResponse(response.headers)
+        return response
 
 
-def _add(app: FastAPI, path: str, content: str, media_type: str, headers: dict[str, str]) -> None:
-    headers = {**headers, "ETag": content_etag(content)}
+def _add_page(app: FastAPI, path: str, name: str) -> None:
+    page = StaticContent((OWN_FILES / name).read_bytes(), "text/html", _PAGE_HEADERS)
 
     @app.get(path, include_in_schema=False)
     async def show(request: Request) -> Response:
-        if matches(headers["ETag"], request.headers.get("if-none-match", "")):
-            return Response(status_code=304, headers=headers)
-        return Response(content, media_type=media_type, headers=headers)
+        return page.response_to(request)

@@ -10,20 +10,19 @@ from uuid import uuid4
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from turnkeeper.api.auth.open_requests import until_credential_ends
-from turnkeeper.api.bodies import Chat, Retry, SendPrompt
+from turnkeeper.api.auth.browser_logins import until_credential_ends
+from turnkeeper.api.bodies import Chat, Retry, SendPrompt, default_input, session_path
 from turnkeeper.api.dependencies import AuditDep, MessageId, ServicesDep, SessionId
-from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.etags import matches, poll_etag
 from turnkeeper.api.http.event_stream import EventStreamResponse
+from turnkeeper.api.http.limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.openapi import PROMPT, WORKER, errors
 from turnkeeper.api.live.feed import EVENT_ID_PATTERN, Event, UpdateEvent, WaitingPrompts, cursor_of
 from turnkeeper.api.problems import Problem, invalid
-from turnkeeper.api.prompts.attachment_bodies import attachments_of
+from turnkeeper.api.prompts.attachments import attachments_of
 from turnkeeper.api.prompts.prompt_sender import chat_session_id, new_prompt, retry_prompt
 from turnkeeper.api.services import Services
 from turnkeeper.api.session_limits import Starts
-from turnkeeper.api.session_links import default_input, session_path
 from turnkeeper.models.http_responses import (
     ConversationResponse,
     FullConversation,
@@ -234,7 +233,7 @@ async def get_conversation(
     )
     etag = etag_of(event)
     if if_none_match and is_known(event):
-        return Response(status_code=304, headers={"ETag": etag})
+        return Response(status_code=304, headers={"ETag": etag, "Vary": "Accept-Encoding"})
     # Without an ETag where the archive answered, or an answer is only an excerpt: the client must read it again.
     headers = {"ETag": etag} if event.is_whole else {}
     return Response(event.as_answer(session_id_of(workflow_id)), headers=headers, media_type="application/json")

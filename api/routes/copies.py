@@ -6,12 +6,11 @@ from uuid import uuid4
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from turnkeeper.api.bodies import Fork
+from turnkeeper.api.bodies import Fork, session_path
 from turnkeeper.api.dependencies import AuditDep, ServicesDep, SessionId
 from turnkeeper.api.http.openapi import SESSION, WORKER, errors
 from turnkeeper.api.problems import invalid
 from turnkeeper.api.session_limits import Starts
-from turnkeeper.api.session_links import session_path
 from turnkeeper.models.http_responses import CopyReceipt
 from turnkeeper.models.ids import ID_PATTERN, session_id_of
 from turnkeeper.models.session.copies.document import FORMAT, VERSION

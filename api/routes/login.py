@@ -10,9 +10,9 @@ from turnkeeper.api.auth.identity import Identity
 from turnkeeper.api.bodies import Login
 from turnkeeper.api.callers import Caller, caller_of
 from turnkeeper.api.dependencies import ServicesDep
+from turnkeeper.api.http.limits import RequestRates
 from turnkeeper.api.http.openapi import OPEN, VERIFIED, errors
 from turnkeeper.api.http.problem_responses import problem_response
-from turnkeeper.api.http.rate_limits import RequestRates
 from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.services import Services
 from turnkeeper.models.http_responses import CallerDescription, Me

@@ -6,16 +6,16 @@ only from the one function that inserts what the gateway has sanitised. So a mis
 
 import html
 import json
-import os
+from functools import cache
+from hashlib import sha256
 from pathlib import Path
 
 from fastapi import FastAPI, Request, Response
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import FileResponse, HTMLResponse
-from starlette.staticfiles import NotModifiedResponse, StaticFiles
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from turnkeeper.api.http.etags import content_etag, matches
+from turnkeeper.api.http.compression import StaticContent
 from turnkeeper.api.http.problem_responses import MEDIA_TYPE
 from turnkeeper.models.settings.settings import Settings
 
@@ -35,12 +35,15 @@ _POLICY = {
 }
 
 FILE_HEADERS = {
-    # Cached but revalidated each time, so that a page never mixes the files of two releases.
     "Cache-Control": "no-cache",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+
+_IMMUTABLE_HEADERS = {**FILE_HEADERS, "Cache-Control": "public, max-age=31536000, immutable"}
+
+_MEDIA_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
 def page_headers(policy: dict[str, str]) -> dict[str, str]:
@@ -57,40 +60,64 @@ _PAGE_HEADERS = page_headers(_POLICY)
 
 def install(app: FastAPI, settings: Settings) -> None:
     """Add the page at `/` and its files below `/static/`. A query parameter that the page doesn't know is ignored."""
+    files = page_files()
     # The model of new sessions, which the page shows before there is a session.
     first_model = html.escape(settings.first_model)
-    template = (STATIC / "index.html").read_text()
-    document = template.replace("{modules}", _preloads()).replace("{first_model}", first_model)
-    headers = {**_PAGE_HEADERS, "ETag": content_etag(document)}
+    template = files.document("index.html").replace("{modules}", files.preloads())
+    document = StaticContent(template.replace("{first_model}", first_model).encode(), "text/html", _PAGE_HEADERS)
 
     @app.get("/", include_in_schema=False)
     async def show_page(request: Request) -> Response:
-        if matches(headers["ETag"], request.headers.get("if-none-match", "")):
-            return Response(status_code=304, headers=headers)
-        return HTMLResponse(document, headers=headers)
+        return document.response_to(request)
 
-    app.mount("/static", PageFiles(directory=STATIC))
+    @app.get("/static/{path:path}", include_in_schema=False)
+    async def show_file(request: Request, path: str) -> Response:
+        return files.response_to(request, f"/static/{path}")
 
 
-def _preloads() -> str:
-    """Return the links by which a browser fetches all modules at once, and not one after the other.
+class PageFiles:
+    """The page's styles, modules and icon, in memory as they are at the start.
 
-    `wire.js` is not among them: it has types only, and no other module loads it.
+    They are below a path that names their content, so that browsers keep them forever, and no page mixes the files of
+    two releases. Modules load each other by relative paths, and so from below the same one.
     """
-    modules = sorted(path.relative_to(STATIC).as_posix() for path in STATIC.rglob("*.js") if path.name != "wire.js")
-    return "\n    ".join(f'<link rel="modulepreload" href="/static/{module}" />' for module in modules)
+
+    def __init__(self, folder: Path) -> None:
+        paths = sorted(path for path in folder.rglob("*") if path.suffix in _MEDIA_TYPES)
+        contents = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+        digest = sha256()
+        for name, content in contents.items():
+            digest.update(f"{name} {len(content)} ".encode() + content)
+        self._folder = folder
+        self.path = f"/static/{digest.hexdigest()[:16]}"
+        self._files = {
+            f"{self.path}/{name}": StaticContent(content, _MEDIA_TYPES[Path(name).suffix], _IMMUTABLE_HEADERS)
+            for name, content in contents.items()
+        }
+
+    def document(self, name: str) -> str:
+        """Return an HTML document with the files' paths."""
+        return (self._folder / name).read_text().replace('"/static/', f'"{self.path}/')
+
+    def preloads(self) -> str:
+        """Return the links by which a browser fetches all modules at once, and not one after the other.
+
+        `wire.js` is not among them: it has types only, and no other module loads it.
+        """
+        modules = (path for path in self._files if path.endswith(".js") and not path.endswith("/wire.js"))
+        return "\n    ".join(f'<link rel="modulepreload" href="{module}" />' for module in modules)
+
+    def response_to(self, request: Request, path: str) -> Response:
+        """Return a file. Raises `HTTPException`: 404 also for a file of another release."""
+        if path not in self._files:
+            raise HTTPException(404)
+        return self._files[path].response_to(request)
 
 
-class PageFiles(StaticFiles):
-    """Static files with an ETag and the headers of the page."""
-
-    def file_response(
-        self, full_path: str | os.PathLike[str], stat_result: os.stat_result, scope: Scope, status_code: int = 200
-    ) -> Response:
-        response = FileResponse(full_path, status_code=status_code, stat_result=stat_result, headers=FILE_HEADERS)
-        if self.is_not_modified(response.headers, Headers(scope=scope)):
-            return NotModifiedResponse(response.headers)
-        return response
+@cache
+def page_files() -> PageFiles:
+    """Return the files of the page, read once for a process."""
+    return PageFiles(STATIC)
 
 
 _PROBLEM_POLICY = {
@@ -116,7 +143,7 @@ class ProblemPageMiddleware:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._template = (STATIC / "problem.html").read_text()
+        self._template = page_files().document("problem.html")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] != "GET" or not _accepts_pages(scope):

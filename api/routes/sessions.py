@@ -8,16 +8,15 @@ from temporalio.client import WorkflowExecutionDescription
 
 from turnkeeper.api.audit import field_names
 from turnkeeper.api.auth.roles import require_for_fields
-from turnkeeper.api.bodies import Cancel, ConfigureBody, End, StartSession
+from turnkeeper.api.bodies import Cancel, ConfigureBody, End, StartSession, requested_input, session_links, session_path
 from turnkeeper.api.dependencies import AuditDep, CallerDep, ServicesDep, SessionId
 from turnkeeper.api.history.visible_sessions import visible_session
-from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
+from turnkeeper.api.http.limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.openapi import ANY, SERVER, SESSION, WORKER, errors
 from turnkeeper.api.problems import problem
-from turnkeeper.api.prompts.attachment_bodies import attachments_of
+from turnkeeper.api.prompts.attachments import attachments_of
 from turnkeeper.api.prompts.prompt_sender import new_prompt
 from turnkeeper.api.session_limits import Starts
-from turnkeeper.api.session_links import requested_input, session_links, session_path
 from turnkeeper.models.http_responses import (
     Cancelling,
     DeletionReceipt,

@@ -8,7 +8,7 @@ from fastapi.responses import JSONResponse
 from turnkeeper.api.auth.roles import require_for_fields
 from turnkeeper.api.bodies import CancelTask, TaskMessage, TaskPreview
 from turnkeeper.api.dependencies import AuditDep, CallerDep, ServicesDep, TaskId
-from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
+from turnkeeper.api.http.limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.openapi import ANY, TASK, WORKER, errors
 from turnkeeper.api.routes.conversation import ACCEPTED, accepted
 from turnkeeper.models.http_responses import Task, TaskPage, TaskReceipt

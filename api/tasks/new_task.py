@@ -14,7 +14,7 @@ from uuid import NAMESPACE_URL, uuid4, uuid5
 from pydantic import ValidationError
 from temporalio.client import WorkflowExecution
 
-from turnkeeper.api.session_links import default_input
+from turnkeeper.api.bodies import default_input
 from turnkeeper.models.bounds import head_within
 from turnkeeper.models.ids import WorkflowId, workflow_id
 from turnkeeper.models.session.messages import Configure, SessionInput, configured, title_of

@@ -12,12 +12,12 @@ from typing import Any
 
 from temporalio.client import WorkflowExecution, WorkflowExecutionDescription, WorkflowExecutionStatus
 
+from turnkeeper.api.bodies import chat_url, session_links, session_path
 from turnkeeper.api.history.approval_reader import ApprovalReader
 from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.history.visible_sessions import visible_session
 from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.problems import ProblemError, problem
-from turnkeeper.api.session_links import chat_url, session_links, session_path
 from turnkeeper.api.store_calls import seconds_from_now
 from turnkeeper.api.tasks.new_task import read_note
 from turnkeeper.api.temporal.session_reader import FINAL_STATUS_OF, SessionReader
@@ -25,9 +25,8 @@ from turnkeeper.api.temporal.temporal_calls import call_temporal
 from turnkeeper.models.http_responses import Task, TaskResult
 from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.session.messages import SessionEnd, StateRequest
-from turnkeeper.models.session.tasks.outcome import summary_of_answer
 from turnkeeper.models.session.tasks.task_input import NO_PARENT
-from turnkeeper.models.session.tasks.task_state import task_status
+from turnkeeper.models.session.tasks.task_state import summary_of_answer, task_status
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState
 from turnkeeper.models.transcript.task_view import FINAL, TaskStatus

@@ -6,14 +6,13 @@ from datetime import UTC, datetime
 from functools import partial
 
 from turnkeeper.api.audit import RequestAudit, field_names
-from turnkeeper.api.bodies import TaskMessage
+from turnkeeper.api.bodies import TaskMessage, chat_url, session_links
 from turnkeeper.api.callers import Caller
-from turnkeeper.api.history.session_lists import SessionLists, parent_of
+from turnkeeper.api.history.lists import SessionLists, parent_of
 from turnkeeper.api.history.transcript_reader import TranscriptReader
 from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.prompts.prompt_sender import PromptSender, new_prompt
 from turnkeeper.api.session_limits import Starts
-from turnkeeper.api.session_links import chat_url, session_links
 from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.tasks.new_task import (
     new_task_id,

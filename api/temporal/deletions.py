@@ -8,9 +8,9 @@ from temporalio.client import WorkflowExecutionStatus as Status
 from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.temporal.temporal_calls import call_temporal
 from turnkeeper.api.timeouts import Timeouts
-from turnkeeper.models.deletion import FIRST_RUN, deletion_id
 from turnkeeper.models.errors import ARCHIVE_UNAVAILABLE, DELETION_REFUSED
 from turnkeeper.models.ids import WorkflowId, session_id_of
+from turnkeeper.models.session.messages import FIRST_RUN, deletion_id
 
 
 @dataclass(frozen=True)

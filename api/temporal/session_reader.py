@@ -58,7 +58,7 @@ from turnkeeper.models.errors import REJECTION_PREFIX
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.replay_text.turns import ReplayTurns
 from turnkeeper.models.session.approvals import PendingApprovals
-from turnkeeper.models.session.copies.snapshot import SessionSnapshot, snapshot_of
+from turnkeeper.models.session.copies.copied import SessionSnapshot, snapshot_of
 from turnkeeper.models.session.messages import (
     ContextRequest,
     NoArgument,

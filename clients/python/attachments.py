@@ -5,7 +5,6 @@ from base64 import b64encode
 from pathlib import Path
 from typing import get_args
 
-from turnkeeper.models.transcript.attachment_rules import first_problem, image_type_of
 from turnkeeper.models.transcript.attachments import (
     MAX_ATTACHMENT_BYTES,
     MAX_NAME_CHARS,
@@ -14,6 +13,8 @@ from turnkeeper.models.transcript.attachments import (
     FileAttachment,
     ImageAttachment,
     ImageMediaType,
+    first_problem,
+    image_type_of,
 )
 
 UNKNOWN_TYPE = "application/octet-stream"

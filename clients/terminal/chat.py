@@ -1,7 +1,7 @@
 """`turnkeeper chat`: a session in a terminal, over the gateway's HTTP API.
 
 At a terminal it is a conversation (`interactive.py`). In a pipe it sends one prompt and prints only the answer
-(`one_shot.py`). For programs it prints a session's events (`json_lines.py`).
+(`one_shot.py`), which also prints a session's events for programs.
 """
 
 import asyncio
@@ -16,11 +16,10 @@ from turnkeeper.clients.python.attachments import read_attachment
 from turnkeeper.clients.python.conversation import Conversation
 from turnkeeper.clients.python.errors import GatewayError
 from turnkeeper.clients.python.gateway import GatewayClient
-from turnkeeper.clients.terminal import json_lines, texts
+from turnkeeper.clients.terminal import one_shot, texts
 from turnkeeper.clients.terminal.formatting import attachment_problem, well_formed
 from turnkeeper.clients.terminal.gateway_command import GatewayCommand, fail, print_answer, say, with_gateway
-from turnkeeper.clients.terminal.one_shot import Final, OneShotPrompt
-from turnkeeper.clients.terminal.opening import open_session
+from turnkeeper.clients.terminal.one_shot import Final, OneShotPrompt, open_session
 from turnkeeper.models.transcript.attachments import Attachment
 
 
@@ -44,8 +43,8 @@ class ChatCommand(GatewayCommand):
         if message is not None and not message.strip() and not attachments:
             return fail(texts.BLANK_MESSAGE)
         if is_watching:
-            return await json_lines.watch(gateway, (await open_session(gateway, self.session)).session_id)
-        is_at_a_terminal = json_lines.is_typed() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+            return await one_shot.watch(gateway, (await open_session(gateway, self.session)).session_id)
+        is_at_a_terminal = one_shot.is_typed() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
         if is_at_a_terminal and not self.as_json:
             return await self._interactive(gateway, message, attachments)
         if message is not None:
@@ -55,7 +54,7 @@ class ChatCommand(GatewayCommand):
     def _first_message(self) -> str | None:
         if self.message is not None:
             return well_formed(self.message)
-        if json_lines.is_typed():
+        if one_shot.is_typed():
             return None
         return sys.stdin.buffer.read().decode(errors="replace") if sys.stdin is not None else ""
 
@@ -73,14 +72,14 @@ class ChatCommand(GatewayCommand):
             conversation.open_at(session.page)
         prompt = OneShotPrompt(gateway, session.session_id, message, conversation, attachments)
         try:
-            final = await prompt.run(json_lines.write_event if self.as_json else lambda event: None)
+            final = await prompt.run(one_shot.write_event if self.as_json else lambda event: None)
         except asyncio.CancelledError:
             with contextlib.suppress(GatewayError):
                 await prompt.stop()
                 say(texts.STOPPED)
             raise
         if self.as_json:
-            json_lines.write_line("final", final)
+            one_shot.write_line("final", final)
         elif final.answer is not None:
             print_answer(final.answer)
         elif final.unfinished is not None:

@@ -1,18 +1,21 @@
 """A command that asks the gateway: its errors, its exit codes and its output."""
 
 import asyncio
+import contextlib
 import functools
 import os
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Concatenate, ParamSpec, TypeVar
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from turnkeeper.clients.python.errors import GatewayError, GatewayUnreachableError, GatewayUnreadableError
 from turnkeeper.clients.python.gateway import PATIENCE_SECONDS, GatewayClient
 from turnkeeper.clients.terminal import texts
 from turnkeeper.clients.terminal.formatting import legible
 from turnkeeper.models.command_line import command_line
+from turnkeeper.models.http_responses import AuditEntry, CopyReceipt
 from turnkeeper.models.wire import Frozen
 
 FAILED, UNREACHABLE, NEEDS_DECISION, INTERRUPTED = 1, 2, 3, 130
@@ -104,3 +107,87 @@ def fail(text: str) -> int:
     """Print an error; return the exit code."""
     say(text)
     return FAILED
+
+
+PAGE = 1_000
+"""The most entries that the gateway returns at once."""
+
+
+class AuditCommand(GatewayCommand):
+    """Prints changes, newest first, a line each; with `--json`, an object a line."""
+
+    @with_gateway
+    async def show(self, gateway: GatewayClient, /, *, limit: int, **filters: Any) -> int:
+        """Print at most `limit` changes; `filters` are those of `GatewayClient.audit`."""
+        rest, cursor = limit, None
+        while rest > 0:
+            page = await gateway.audit(**filters, limit=min(rest, PAGE), cursor=cursor)
+            for entry in page.entries:
+                self.print_result(entry, _line(entry))
+            rest, cursor = rest - len(page.entries), page.next_cursor
+            if cursor is None:
+                break
+        if rest == limit and not self.as_json:
+            say(texts.NO_AUDIT)
+        return 0
+
+
+def _line(entry: AuditEntry) -> str:
+    who = f"{entry.user} ({entry.caller})" if entry.user else entry.caller
+    ids = (entry.workflow_id, entry.message_id, entry.call_id, entry.key_id)
+    what = " ".join(filter(None, (entry.action, *ids, *entry.fields)))
+    status = f" {entry.status}" if entry.outcome in ("refused", "failed") else ""
+    return f"{entry.at:%Y-%m-%d %H:%M:%S}  {who}  {what}  {texts.AUDIT_OUTCOME[entry.outcome]}{status}"
+
+
+class CopyCommands(GatewayCommand):
+    """Copies sessions to files, from files, and to other sessions. Each command returns its exit code."""
+
+    @with_gateway
+    async def export(self, gateway: GatewayClient, session_id: str, *, markdown: bool, output: Path | None) -> int:
+        """Write the export to `output`, or to stdout; a file is complete or not there."""
+        parts = gateway.export(session_id, markdown=markdown)
+        if output is None:
+            async for part in parts:
+                sys.stdout.buffer.write(part)
+            sys.stdout.buffer.flush()
+            return 0
+        partial = output.with_name(f"{output.name}.part")
+        try:
+            with partial.open("wb") as file:
+                async for part in parts:
+                    file.write(part)
+            partial.replace(output)
+        except OSError as error:
+            return fail(texts.FILE_UNWRITABLE.format(path=output, reason=error.strerror))
+        finally:
+            with contextlib.suppress(OSError):
+                partial.unlink()
+        return 0
+
+    @with_gateway
+    async def import_file(self, gateway: GatewayClient, file: Path, *, session_id: str | None) -> int:
+        """Start a session from an exported document."""
+        try:
+            document = _read(file)
+        except OSError as error:
+            return fail(texts.FILE_UNREADABLE.format(path=file, reason=error.strerror))
+        return self._print_copy(await gateway.import_session(document, session_id))
+
+    @with_gateway
+    async def fork(
+        self, gateway: GatewayClient, session_id: str, *, turn: str | None, new_id: str | None, title: str | None
+    ) -> int:
+        """Start a fork; `turn` is a number or an id."""
+        is_number = turn is not None and turn.isascii() and turn.isdigit()
+        last_turn = int(turn) if turn and is_number else turn
+        return self._print_copy(await gateway.fork(session_id, turn=last_turn, new_id=new_id, title=title))
+
+    def _print_copy(self, copy: CopyReceipt) -> int:
+        command = self.resume_command(copy.workflow_id)
+        self.print_result(copy, texts.COPIED.format(session_id=copy.workflow_id, command=command))
+        return 0
+
+
+def _read(file: Path) -> bytes:
+    return sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()

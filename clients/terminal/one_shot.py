@@ -1,19 +1,25 @@
 """One prompt and its answer, for scripts and pipes."""
 
+import asyncio
+import json
+import secrets
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from uuid import uuid4
 
+from anyio import to_thread
 from pydantic import computed_field
 
 from turnkeeper.clients.python.conversation import Conversation
 from turnkeeper.clients.python.errors import GatewayProblemError
-from turnkeeper.clients.python.events import Event, QueueEvent
+from turnkeeper.clients.python.events import Event, PartialEvent, QueueEvent, UpdateEvent
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.clients.terminal import texts
 from turnkeeper.clients.terminal.gateway_command import FAILED, NEEDS_DECISION
+from turnkeeper.models.http_responses import FullConversation
 from turnkeeper.models.session.approvals import PendingApproval
 from turnkeeper.models.transcript.attachments import Attachment
 from turnkeeper.models.transcript.trajectory import ModelStep
@@ -128,3 +134,110 @@ class OneShotPrompt:
 
     def _final(self, status: FinalStatus, **details: Any) -> Final:
         return Final(workflow_id=self.session_id, message_id=self.message_id, status=status, **details)
+
+
+class RejectedLine(Frozen):
+    """A line of stdin that the gateway rejected. `problem`: the last word of the problem's type.
+
+    `retry_after`: the gateway's header in seconds, if there is one.
+    """
+
+    text: str
+    problem: str
+    reason: str
+    retry_after: float | None = None
+
+
+def write_event(event: Event) -> None:
+    match event:
+        case UpdateEvent():
+            write_line(event.event, event.update)
+        case PartialEvent():
+            write_line(event.event, event.partial)
+        case _:
+            write_line(event.event, event)
+
+
+def write_line(event: str, data: Frozen) -> None:
+    """Write a line; `data`'s own `event` is omitted, since the line has it."""
+    fields = data.model_dump(mode="json", exclude={"event"})
+    sys.stdout.write(json.dumps({"event": event, "data": fields}, separators=(",", ":")) + "\n")
+    sys.stdout.flush()
+
+
+async def watch(gateway: GatewayClient, session_id: str) -> int:
+    """Write a session's events until it is over, and send every line of stdin as a prompt. Raises `GatewayError`.
+
+    The end of stdin ends it only at a terminal, by Ctrl-D.
+    """
+    following = asyncio.create_task(_write_events(gateway, session_id))
+    sending = asyncio.create_task(_send_lines(gateway, session_id))
+    try:
+        done, _ = await asyncio.wait([following, sending], return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+        if following not in done and not is_typed():
+            await following
+    finally:
+        following.cancel()
+        sending.cancel()
+        await asyncio.gather(following, sending, return_exceptions=True)
+    return 0
+
+
+def is_typed() -> bool:
+    """Return whether stdin is a terminal; there may be no stdin at all."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+async def _write_events(gateway: GatewayClient, session_id: str) -> None:
+    async with aclosing(gateway.events(session_id)) as events:
+        async for event in events:
+            write_event(event)
+
+
+async def _send_lines(gateway: GatewayClient, session_id: str) -> None:
+    if sys.stdin is None:
+        return
+    # Nothing can end a read of a terminal: its thread is abandoned, and ends with the process.
+    while line := await to_thread.run_sync(sys.stdin.buffer.readline, abandon_on_cancel=True):
+        text = line.decode(errors="replace").removesuffix("\n")
+        try:
+            if text.strip():
+                accepted = await gateway.prompt(session_id, text)
+                await gateway.raise_if_refused(session_id, accepted.message_id)
+        except GatewayProblemError as error:
+            name, retry_after = error.problem.name, error.retry_after
+            write_line("refused", RejectedLine(text=text, problem=name, reason=str(error), retry_after=retry_after))
+
+
+SHOWN_TURNS = 3
+"""How many turns of a continued session are printed."""
+
+
+@dataclass(frozen=True)
+class OpenedSession:
+    """A session that exists. `page`: its newest turns; None if no worker is running."""
+
+    session_id: str
+    is_new: bool
+    page: FullConversation | None = None
+
+
+async def open_session(gateway: GatewayClient, session_id: str | None, *, turns: int = SHOWN_TURNS) -> OpenedSession:
+    """Continue a session, or start one with an id that is easy to type. Raises `GatewayError`."""
+    await gateway.health()
+    if session_id is not None:
+        return OpenedSession(session_id, is_new=False, page=await newest_page(gateway, session_id, turns=turns))
+    session = await gateway.start(f"chat-{secrets.token_hex(5)}")
+    return OpenedSession(session.workflow_id, is_new=True)
+
+
+async def newest_page(gateway: GatewayClient, session_id: str, *, turns: int = SHOWN_TURNS) -> FullConversation | None:
+    """Return the newest turns; None after a temporary problem. Raises `GatewayProblemError` for an unknown session."""
+    try:
+        return await gateway.page(session_id, limit=turns)
+    except GatewayProblemError as problem:
+        if problem.is_temporary:
+            return None
+        raise

@@ -29,13 +29,14 @@ from pydantic import Field
 
 from turnkeeper.models.context.eviction import Eviction, head_of, leaving_of, permanent_of, tail_of
 from turnkeeper.models.context.left_out import arranged, notes_between, summary_entry
-from turnkeeper.models.context.shortening import max_text_chars, name_largest_attachments
 from turnkeeper.models.context.summary import Summary
 from turnkeeper.models.context.view_entries import (
     ViewEntry,
     ViewRef,
     detached,
+    max_text_chars,
     message_digest,
+    name_largest_attachments,
     restored,
     text_lengths,
 )

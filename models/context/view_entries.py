@@ -4,16 +4,16 @@ An entry is a reference into the transcript with its rendered messages; only the
 A *detached* entry carries its own messages, large texts by reference, since its turn or step is in the archive only.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from turnkeeper.models.context.shortening import shorten_message
+from turnkeeper.models.bounds import bound_text
 from turnkeeper.models.tokens import count_chars, weighted_chars
-from turnkeeper.models.transcript.attachments import estimated_chars
+from turnkeeper.models.transcript.attachments import estimated_chars, with_names
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.large_texts import Texts, refer_message
 from turnkeeper.models.transcript.model_call import CallPart, ModelMessage, ProviderState
@@ -21,6 +21,65 @@ from turnkeeper.models.transcript.notes import joined_prompts
 from turnkeeper.models.transcript.trajectory import INTERRUPTED_NOTE, ModelStep, Step, ToolCall, UserStep
 from turnkeeper.models.transcript.transcript import Transcript
 from turnkeeper.models.wire import Compact
+
+MIN_TEXT_CHARS = 200
+"""No text becomes shorter than this, so that the outcome of a call stays."""
+
+TOO_LONG_NOTE = " (not shown: the conversation is too long for the model)"
+"""Follows the name of an attachment that is only named."""
+
+
+def max_text_chars(lengths: Sequence[int], excess: int) -> int:
+    """Return the size to cut texts of these `lengths` to, so that the longest lose `excess` characters together.
+
+    At least `MIN_TEXT_CHARS`, even if that is not enough.
+
+    >>> max_text_chars([1000, 400, 10], 600), max_text_chars([1000, 400, 10], 900), max_text_chars([250], 999)
+    (400, 250, 200)
+    """
+    remaining = sorted(lengths, reverse=True)
+    total = sum(remaining) - excess
+    while remaining and remaining[-1] * len(remaining) <= total:
+        total -= remaining.pop()
+    return max(MIN_TEXT_CHARS, total // len(remaining)) if remaining else max(lengths, default=0)
+
+
+def shorten_message(message: ModelMessage, max_chars: int) -> ModelMessage:
+    r"""Return the message with at most `max_chars` weighted characters of text; a text by reference: of its excerpt.
+
+    Attachments that count as more are only named.
+
+    >>> shorten_message(ModelMessage(role="tool", content="a" * 60 + "z" * 60), 80).content
+    'aaaaaaaaaaaaaaaaaaaaaaaaaa\n[... 82 of 120 characters left out ...]\nzzzzzzzzzzzz'
+    """
+    long = [one for one in message.attachments if estimated_chars(one) > max_chars]
+    staying = [one for one in message.attachments if estimated_chars(one) <= max_chars]
+    max_length = max_chars * len(message.content) // max(1, weighted_chars(message.content))
+    text = bound_text(message.content, max_length, 4 * max_length)
+    content = with_names(text, long, note=TOO_LONG_NOTE)
+    return message.model_copy(update={"content": content, "attachments": staying, "blob": None, "blob_start": 0})
+
+
+def name_largest_attachments(message: ModelMessage, excess: int) -> ModelMessage:
+    """Return the message with its largest attachments only named, until it has `excess` characters fewer if possible.
+
+    >>> from turnkeeper.models.transcript.attachments import CodeAttachment
+    >>> sizes = {"a": 10, "b": 90, "c": 50}
+    >>> code = [CodeAttachment(type="code", name=name, content="x" * size) for name, size in sizes.items()]
+    >>> message = name_largest_attachments(ModelMessage(role="user", content="look", attachments=code), 100)
+    >>> [one.name for one in message.attachments]
+    ['a']
+    """
+    named = set[int]()
+    for index in sorted(range(len(message.attachments)), key=lambda at: -estimated_chars(message.attachments[at])):
+        if excess > 0:
+            named.add(index)
+            excess -= estimated_chars(message.attachments[index])
+    left_out = [one for index, one in enumerate(message.attachments) if index in named]
+    staying = [one for index, one in enumerate(message.attachments) if index not in named]
+    content = with_names(message.content, left_out, note=TOO_LONG_NOTE)
+    return message.model_copy(update={"content": content, "attachments": staying})
+
 
 NoteKind = Literal["ending", "refused", "earlier_try"]
 """What a note stands for: the answer of a turn, a whole turn that the vendor refused, or one that was retried."""

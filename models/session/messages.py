@@ -4,31 +4,104 @@ These models are public API of running sessions: new fields have defaults (SES-1
 """
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
-from pydantic import (
-    BaseModel,
-    Field,
-    ValidationError,
-    WithJsonSchema,
-)
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, WithJsonSchema
+from pydantic_core import to_json
 
 from turnkeeper.models.context.context_view import TURNS_A_PAGE
 from turnkeeper.models.context.window import ConversationHistoryConfig, HistoryChange
 from turnkeeper.models.errors import RejectedError
-from turnkeeper.models.ids import ID_PATTERN
+from turnkeeper.models.ids import ID_PATTERN, MODEL_PATTERN, WorkflowId, split_model
 from turnkeeper.models.limits import MIN_STATE_BYTES, Limits, LimitsChange
-from turnkeeper.models.model_name import MODEL_PATTERN, split_model
 from turnkeeper.models.session.carried_state import CarriedState
-from turnkeeper.models.session.defaults import DEFAULT_MODEL, DEFAULT_SYSTEM_PROMPT
 from turnkeeper.models.session.queue.prompts import PromptSignal, check_text, rejection_for
-from turnkeeper.models.session.tasks.outcome import TaskOutcome
 from turnkeeper.models.session.tasks.task_input import TaskInput
+from turnkeeper.models.session.tasks.task_state import TaskOutcome
 from turnkeeper.models.session.tools.tool_policy import ToolPolicy
 from turnkeeper.models.tasks.enrichment import first_prompt
 from turnkeeper.models.tasks.history_policy import HandOffPresets
 from turnkeeper.models.texts.one_line import one_line
-from turnkeeper.models.wire import Change, Compact, Frozen, Person, Reason, Strict, UndecodablePayload
+from turnkeeper.models.wire import Change, Compact, Frozen, Person, Reason, Strict, UndecodablePayload, UtcDatetime
+
+SUFFIX = "/delete"
+
+FIRST_RUN = "first_run_id"
+"""The memo field that identifies the session, since an id can be used again after a deletion."""
+
+
+def deletion_id(workflow_id: WorkflowId) -> str:
+    """Return the id of the workflow that deletes a session. No session can have it: session ids have no slash.
+
+    >>> deletion_id(WorkflowId("chat-1"))
+    'chat-1/delete'
+    """
+    return f"{workflow_id}{SUFFIX}"
+
+
+def deleted_session(workflow_id: str) -> WorkflowId:
+    """Return the session that a deletion deletes; a session's own id is returned unchanged.
+
+    >>> deleted_session("chat-1/delete"), deleted_session("chat-1")
+    ('chat-1', 'chat-1')
+    """
+    return WorkflowId(workflow_id.removesuffix(SUFFIX))
+
+
+class DeletionOrder(Compact):
+    """Which session to delete, since several can have had the id one after the other."""
+
+    first_run_id: str = ""
+    """Run id of the session's first run. Empty: Temporal no longer has the session, only the stores do."""
+
+
+class StoppedSession(Compact):
+    """A session after it was stopped."""
+
+    runs: list[str] = []
+    """Run ids that Temporal still has, oldest first."""
+    archived_turns: int = 0
+    busy_at: UtcDatetime | None = None
+    """When it ended, if an activity was running then, which may still write for a while; else `None`."""
+
+
+class SessionRuns(Compact):
+    """Run ids of a session, oldest first."""
+
+    runs: list[str] = []
+
+
+class DeletionProgress(Compact):
+    """Progress of a deletion. `None`: not known yet."""
+
+    runs: int | None = None
+    remaining: int | None = None
+    """Runs that Temporal still has."""
+    archived_turns: int | None = None
+
+
+DEFAULT_MODEL = "offline:"
+
+DEFAULT_SYSTEM_PROMPT = (
+    "You are a careful assistant working in a conversation that can last for months. "
+    "Use the tools you are given to look things up rather than guessing, say plainly what you could not do, "
+    "and answer briefly."
+)
+
+SYSTEM_PROMPT_BYTES = 100_000
+"""Maximum of a system prompt, as JSON, since it is carried from run to run."""
+
+
+def _carriable(system_prompt: str) -> str:
+    # `to_json` raises for a lone surrogate; other checks reject it in short texts.
+    if len(system_prompt) * 6 > SYSTEM_PROMPT_BYTES and len(to_json(system_prompt)) > SYSTEM_PROMPT_BYTES:
+        raise ValueError(f"may have {SYSTEM_PROMPT_BYTES:,} bytes as JSON")
+    return system_prompt
+
+
+SystemPrompt = Annotated[str, Field(max_length=50_000), AfterValidator(_carriable)]
+
 
 TITLE_CHARS = 60
 """Maximum length of a title made from a prompt."""
@@ -294,3 +367,14 @@ def _merged(field: str, current: Model, change: Change) -> Model:
         return parse(type(current), {**current.model_dump(), **change.model_dump()})
     except RejectedError as rejection:
         raise RejectedError("invalid", f"{field}.{rejection.message}", field=f"{field}.{rejection.field}") from None
+
+
+ATTRIBUTE_TYPES: Mapping[str, str] = {
+    "AgentSessionStatus": "Keyword",
+    "AgentUser": "Keyword",
+    "AgentModel": "Keyword",
+    "AgentTurns": "Int",
+    "AgentTaskParent": "Keyword",
+    "AgentTenant": "Keyword",
+}
+"""`workflows/search_attributes.py` says what they mean, and has them for the SDK."""

@@ -22,6 +22,8 @@ class RefusalState(Compact):
     parts: Annotated[Items[RefusedPart], Field(max_length=MAX_PARTS)] = []
     accepted_tokens: int = 0
     """The estimated size of the largest request that was answered; 0: none was."""
+    state_was_refused: bool = False
+    """Whether the vendor has refused its own blocks of earlier steps."""
     was_reset: bool = False
     """Whether the tools were listed anew because of a refusal, and no request was answered since."""
 
@@ -61,13 +63,19 @@ class SessionRefusals:
         return 0 < self.state.accepted_tokens < tokens
 
     def note_answer(self, model: str, head: RequestHead, *, tokens: int, left_out: list[RefusedPart]) -> None:
-        """Note that a request was answered, and what was left out of it for the first time."""
+        """Note that a request was answered, and what was left out of it for the first time.
+
+        State that is refused is gone, since a segment without it begins. It is left out from now on if the vendor
+        refuses state again: some take none back.
+        """
         self._begin(model, head)
-        # A segment without the state begins, so there is nothing to leave out.
-        parts = {part.key: part for part in [*self.state.parts, *left_out] if part.kind != "state"}
+        is_state_refused = any(part.kind == "state" for part in left_out)
+        lasting = [part for part in left_out if part.kind != "state" or self.state.state_was_refused]
+        parts = {part.key: part for part in [*self.state.parts, *lasting]}
         self._update(
             parts=list(parts.values())[-MAX_PARTS:],
             accepted_tokens=max(self.state.accepted_tokens, tokens),
+            state_was_refused=is_state_refused or self.state.state_was_refused,
             was_reset=False,
         )
 

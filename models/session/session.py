@@ -22,14 +22,13 @@ from turnkeeper.models.session.queue.prompt_queue import PromptQueue
 from turnkeeper.models.session.queue.prompts import WIDEST, Prompt, id_in, read_prompt
 from turnkeeper.models.session.refused_parts import SessionRefusals
 from turnkeeper.models.session.tasks.allowance import Accounts, Allowance, Amount
-from turnkeeper.models.session.tasks.outcome import TaskOutcome
 from turnkeeper.models.session.tasks.sub_tasks import SubTasks
 from turnkeeper.models.session.tasks.task_specs import REPORT_PROGRESS_SPEC, RUN_TASK_SPEC
-from turnkeeper.models.session.tasks.task_state import OwnTask, TaskChange
+from turnkeeper.models.session.tasks.task_state import OwnTask, TaskChange, TaskOutcome
 from turnkeeper.models.session.tools.session_tools import SessionTools
 from turnkeeper.models.session.turn.running_turn import RunningTurn
 from turnkeeper.models.session.turn.turn_slot import TurnSlot
-from turnkeeper.models.transcript.attachment_contents import json_bytes
+from turnkeeper.models.transcript.attachments import json_bytes
 from turnkeeper.models.transcript.conversation import ConversationMessage, SessionStatus
 from turnkeeper.models.transcript.model_call import RequestHead, ToolSpec
 from turnkeeper.models.transcript.task_view import SubTask

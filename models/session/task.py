@@ -7,8 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, StrictBool, WithJsonSchema
 
 from turnkeeper.models.errors import TaskValidationError, preview
-from turnkeeper.models.ids import ID_PATTERN
-from turnkeeper.models.model_name import checked_model
+from turnkeeper.models.ids import ID_PATTERN, checked_model
 from turnkeeper.models.session.messages import ModelName, Title
 from turnkeeper.models.session.tools.tool_policy import ToolPolicy
 from turnkeeper.models.tasks.condensing import LongTexts
@@ -20,12 +19,11 @@ from turnkeeper.models.tasks.hand_off import (
     hand_off_history,
     history_warning,
 )
-from turnkeeper.models.tasks.history_attachments import attachments_of, contents_of, missing_hashes
 from turnkeeper.models.tasks.history_policy import KEEP_USER, HandOffPresets, HistoryPolicy, PolicyChoice
 from turnkeeper.models.tasks.inheritance import Inheritance
 from turnkeeper.models.tasks.relevance import ExchangeRelevance, Rank
-from turnkeeper.models.tasks.stored_history import ConversationHistory
-from turnkeeper.models.tasks.task_context import Priority, TaskContext
+from turnkeeper.models.tasks.task_context import ConversationHistory, Priority, TaskContext
+from turnkeeper.models.tasks.text_room import attachments_of, contents_of, missing_hashes
 from turnkeeper.models.texts.counted import counted
 from turnkeeper.models.tokens import estimate_tokens
 from turnkeeper.models.transcript.attachments import MAX_ATTACHMENTS, Attachment

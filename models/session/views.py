@@ -12,8 +12,7 @@ from turnkeeper.models.session.messages import ContextRequest, StateRequest, Upd
 from turnkeeper.models.session.queue.prompt_queue import QUEUED_PROMPT_BYTES
 from turnkeeper.models.session.queue.prompts import ParkedPrompt, Prompt, QueuedPrompt, QueueView
 from turnkeeper.models.session.session import Session
-from turnkeeper.models.session.tasks.outcome import TaskOutcome, bound_answer
-from turnkeeper.models.session.tasks.task_state import TaskChange, task_status
+from turnkeeper.models.session.tasks.task_state import TaskChange, TaskOutcome, bound_answer, task_status
 from turnkeeper.models.transcript.conversation import ConversationState, ConversationUpdate, SessionSummary
 from turnkeeper.models.transcript.task_view import FINAL, TaskStatus, TaskView
 

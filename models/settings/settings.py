@@ -4,7 +4,7 @@ A value given in code beats an environment variable `TURNKEEPER_*`, which beats 
 directory (or the file named by `TURNKEEPER_CONFIG`), which beats the default. Nested settings are tables in the file
 and double underscores in the environment: `limits.max_steps`, `TURNKEEPER_LIMITS__MAX_STEPS`. `docs/settings.md` lists
 every setting; a test compares the two. A Temporal server other than the embedded one is configured in Temporal's own
-way: `TEMPORAL_*` and `temporal.toml` (`workflows/hosting/endpoint.py`).
+way: `TEMPORAL_*` and `temporal.toml` (`workflows/hosting/connection.py`).
 """
 
 import difflib
@@ -14,7 +14,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -37,10 +37,10 @@ from pydantic_settings import (
 
 from turnkeeper.models.context.window import BOTH_FORMS, ConversationHistoryConfig, history_config
 from turnkeeper.models.errors import TurnkeeperError
+from turnkeeper.models.ids import checked_model
 from turnkeeper.models.invalid_values import reason_of
 from turnkeeper.models.limits import Limits
-from turnkeeper.models.model_name import checked_model
-from turnkeeper.models.session.defaults import DEFAULT_MODEL, DEFAULT_SYSTEM_PROMPT, SystemPrompt
+from turnkeeper.models.session.messages import DEFAULT_MODEL, DEFAULT_SYSTEM_PROMPT, SystemPrompt
 from turnkeeper.models.settings.origins import normal_host, origin_of
 from turnkeeper.models.tasks.history_policy import HandOffPresets
 from turnkeeper.models.wire import Strict
@@ -478,3 +478,18 @@ def _is_printable(name: str) -> bool:
 def _place(name: str) -> str:
     names = (variable for variable, value in os.environ.items() if value and variable.upper() == _variable(name))
     return next((f"environment variable {variable}" for variable in names), f"in {settings_file()}")
+
+
+Role = Literal["reader", "writer", "approver", "admin"]
+"""Each role may do what those before it may."""
+
+ROLES: tuple[Role, ...] = get_args(Role)
+
+
+def role_of(name: object) -> Role | None:
+    """Return the role with this name; `None` if there is none.
+
+    >>> role_of("writer"), role_of("root")
+    ('writer', None)
+    """
+    return next((role for role in ROLES if role == name), None)

@@ -16,8 +16,7 @@ from turnkeeper.models.errors import TaskValidationError
 from turnkeeper.models.tasks.enrichment import first_prompt, history_that_fits
 from turnkeeper.models.tasks.hand_off import HandOff
 from turnkeeper.models.tasks.history_policy import HistoryPolicy, HistoryRole
-from turnkeeper.models.tasks.stored_history import OMITTED, HistoryMessage
-from turnkeeper.models.tasks.task_context import TaskContext
+from turnkeeper.models.tasks.task_context import OMITTED, HistoryMessage, TaskContext
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, RequestHead
 from turnkeeper.models.wire import Frozen
 

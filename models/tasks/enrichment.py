@@ -13,10 +13,8 @@ from collections.abc import Mapping, Sequence
 from turnkeeper.models.errors import TaskValidationError
 from turnkeeper.models.limits import PROMPT_BYTES
 from turnkeeper.models.tasks.hand_off import HISTORY_FIELD, PROMPT_TOKENS, HandedOver, history_warning
-from turnkeeper.models.tasks.history_policy import HistoryRole
-from turnkeeper.models.tasks.stored_history import ConversationHistory, HistoryMessage
-from turnkeeper.models.tasks.task_context import TaskContext, read_task_context
-from turnkeeper.models.tasks.timestamps import clock_time
+from turnkeeper.models.tasks.history_policy import HistoryRole, clock_time
+from turnkeeper.models.tasks.task_context import ConversationHistory, HistoryMessage, TaskContext, read_task_context
 from turnkeeper.models.tokens import estimate_tokens
 from turnkeeper.models.transcript.attachments import with_names
 

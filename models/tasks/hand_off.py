@@ -14,13 +14,11 @@ from typing import Literal, NamedTuple
 
 from turnkeeper.models.bounds import count_unencodable, encodable_text
 from turnkeeper.models.errors import TaskErrorType, TaskValidationError, preview
-from turnkeeper.models.field_paths import field_path
-from turnkeeper.models.tasks.history_attachments import read_attachments, with_numbers
-from turnkeeper.models.tasks.history_policy import HistoryPolicy, HistoryRole, resolve_policy
+from turnkeeper.models.invalid_values import field_path
+from turnkeeper.models.tasks.history_policy import HistoryPolicy, HistoryRole, is_timestamp, moment_of, resolve_policy
 from turnkeeper.models.tasks.relevance import ExchangeRelevance, Rank, select_exchanges
-from turnkeeper.models.tasks.stored_history import ConversationHistory, HistoryMessage
-from turnkeeper.models.tasks.text_room import CutText, grown_texts, room_for
-from turnkeeper.models.tasks.timestamps import is_timestamp, moment_of
+from turnkeeper.models.tasks.task_context import ConversationHistory, HistoryMessage
+from turnkeeper.models.tasks.text_room import CutText, grown_texts, read_attachments, room_for, with_numbers
 from turnkeeper.models.texts.counted import counted
 from turnkeeper.models.wire import Frozen
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Literal
 
 from turnkeeper.models.tasks.history_policy import HistoryPolicy
-from turnkeeper.models.tasks.stored_history import HistoryMessage
+from turnkeeper.models.tasks.task_context import HistoryMessage
 from turnkeeper.models.wire import Frozen
 
 Rank = Callable[[str, Sequence[str]], Sequence[float]]

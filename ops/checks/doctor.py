@@ -17,7 +17,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from turnkeeper.models.command_line import command_line
-from turnkeeper.models.model_name import split_model
+from turnkeeper.models.ids import split_model
 from turnkeeper.models.settings.mcp_config import DEFAULT_FILE as MCP_FILE
 from turnkeeper.models.settings.mcp_config import load_foreign_servers
 from turnkeeper.models.settings.origins import is_ip_address, origin_of
@@ -30,10 +30,11 @@ from turnkeeper.models.settings.settings import (
     settings_file,
 )
 from turnkeeper.models.texts.counted import counted
+from turnkeeper.ops.checks.worker_report import WorkerReport
 from turnkeeper.ops.keys import HOW_TO_CREATE_KEY, NO_VALID_KEY, lacks_key
 from turnkeeper.ops.local.dev_server import is_in_use
-from turnkeeper.ops.local.gateway import Gateway
 from turnkeeper.ops.local.ports import is_free
+from turnkeeper.ops.local.supervisor import Gateway
 from turnkeeper.ops.local.temporal_binary import INSTALL, NoBinaryError, find_binary, server_version
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.database.rows import insert_missing
@@ -41,12 +42,15 @@ from turnkeeper.stores.database.tables import BLOBS
 from turnkeeper.stores.stores import Stores
 from turnkeeper.workflows.hosting.connection import (
     RETENTION_DAYS,
+    EmbeddedServer,
+    Endpoint,
+    TemporalAccessError,
     connect,
+    find_endpoint,
     missing_search_attributes,
     polling_workers,
     retention,
 )
-from turnkeeper.workflows.hosting.endpoint import EmbeddedServer, Endpoint, TemporalAccessError, find_endpoint
 
 if TYPE_CHECKING:
     from turnkeeper.activities.toolbox.tool_server import ToolServer
@@ -102,6 +106,8 @@ async def examine() -> AsyncIterator[Finding]:
         yield await _keys(settings)
     yield await _partial_output(settings, endpoint)
     yield _model(settings)
+    for finding in _refused_parts(settings):
+        yield finding
     yield _costs(settings)
     for finding in await _tool_servers(settings):
         yield finding
@@ -298,6 +304,13 @@ def _is_installed(package: str) -> bool:
 
 def _install(extra: str) -> str:
     return f"run `pip install 'turnkeeper[{extra}]'`"
+
+
+def _refused_parts(settings: Settings) -> list[Finding]:
+    """Return what the worker leaves out of all requests to a model, since its vendor refused it."""
+    report = WorkerReport.read(settings.state_dir)
+    models = report.refused_parts if report else {}
+    return [_good(model, f"left out of its requests: {'; '.join(texts)}") for model, texts in models.items()]
 
 
 async def _tool_servers(settings: Settings) -> list[Finding]:

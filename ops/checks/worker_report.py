@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -38,6 +38,8 @@ class WorkerReport(Frozen):
     """On the clock of `time.monotonic`, which all processes of a machine share and nobody sets."""
     tool_problems: dict[str, str] = {}
     """Why tool servers have no tools now, by server: for the operator, since a server's last words are part of it."""
+    refused_parts: dict[str, list[str]] = {}
+    """What is left out of all requests to a model since its vendor refused it, by model."""
 
     @staticmethod
     def file(state_dir: Path) -> Path:
@@ -61,10 +63,16 @@ class WorkerReport(Frozen):
 
 @asynccontextmanager
 async def reporting(
-    worker: "Worker", settings: Settings, *, tool_problems: Callable[[], dict[str, str]] = dict
+    worker: "Worker",
+    settings: Settings,
+    *,
+    tool_problems: Callable[[], dict[str, str]] = dict,
+    refused_parts: Callable[[], dict[str, list[str]]] = dict,
 ) -> AsyncIterator[None]:
-    """Let a worker report while the block runs that it polls, as long as it does, and which tool servers fail."""
-    task = asyncio.create_task(_report(worker, settings, tool_problems))
+    """Let a worker report while the block runs that it polls, as long as it does, and what doesn't work beside it."""
+    task = asyncio.create_task(
+        _report(worker, settings, lambda: {"tool_problems": tool_problems(), "refused_parts": refused_parts()})
+    )
     try:
         yield
     finally:
@@ -72,7 +80,7 @@ async def reporting(
         WorkerReport.file(settings.state_dir).unlink(missing_ok=True)
 
 
-async def _report(worker: "Worker", settings: Settings, tool_problems: Callable[[], dict[str, str]]) -> None:
+async def _report(worker: "Worker", settings: Settings, troubles: Callable[[], dict[str, Any]]) -> None:
     # Imported here: the health check must not load the SDK.
     from temporalio.service import RPCError
 
@@ -82,7 +90,7 @@ async def _report(worker: "Worker", settings: Settings, tool_problems: Callable[
     while True:
         try:
             if identity in await polling_workers(worker.client, settings.task_queue):
-                report = WorkerReport(identity=identity, reported_at=time.monotonic(), tool_problems=tool_problems())
+                report = WorkerReport(identity=identity, reported_at=time.monotonic(), **troubles())
                 report.write(settings.state_dir)
             is_failing = False
         except (RPCError, OSError) as error:

@@ -9,12 +9,20 @@ from pathlib import Path
 from turnkeeper.clients.python.errors import GatewayError
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.models.command_line import command_line
-from turnkeeper.ops.demo.environment import DemoEnvironment, DemoError, demo_environment
-from turnkeeper.ops.demo.promises import PROMISES, SessionLog, broken_promises, calls_of
-from turnkeeper.ops.demo.report import Report
-from turnkeeper.ops.demo.scenario import PROMISES_TEXT, STEPS, NotObservedError, Observer, Scenario, Step
+from turnkeeper.ops.demo.report import PROMISES, Report, SessionLog, broken_promises, calls_of
+from turnkeeper.ops.demo.scenario import (
+    PROMISES_TEXT,
+    STEPS,
+    DemoEnvironment,
+    DemoError,
+    NotObservedError,
+    Observer,
+    Scenario,
+    Step,
+    demo_environment,
+)
 from turnkeeper.ops.local.supervisor import run_until_signalled
-from turnkeeper.workflows.hosting.endpoint import WEB_UI_PATH
+from turnkeeper.workflows.hosting.connection import WEB_UI_PATH
 
 PASSED, BROKEN, NOT_PLAYED, STOPPED = 0, 1, 2, 130
 """Exit codes: all promises hold; one is broken; the demo could not run; it was stopped."""

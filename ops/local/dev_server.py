@@ -38,7 +38,7 @@ from types import TracebackType
 from typing import Self
 
 from turnkeeper.models.errors import TurnkeeperError
-from turnkeeper.models.session.attribute_types import ATTRIBUTE_TYPES
+from turnkeeper.models.session.messages import ATTRIBUTE_TYPES
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.ops.local.ports import (
     LOOPBACK,
@@ -50,7 +50,7 @@ from turnkeeper.ops.local.ports import (
 from turnkeeper.ops.local.processes import Program, server_environment
 from turnkeeper.ops.local.temporal_binary import HIDE_NEWS, NoBinaryError, facts_of, find_or_download_binary
 from turnkeeper.stores.private_files import UMASK, close_to_others, make_private_folder, write_private
-from turnkeeper.workflows.hosting.endpoint import (
+from turnkeeper.workflows.hosting.connection import (
     DEFAULT_NAMESPACE,
     WEB_UI_PATH,
     EmbeddedServer,

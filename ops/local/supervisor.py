@@ -9,6 +9,9 @@ server is configured, or a worker has died.
 """
 
 import asyncio
+import contextlib
+import http.client
+import json
 import os
 import signal
 import sqlite3
@@ -16,24 +19,77 @@ import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from functools import partial
+from http import HTTPStatus
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from pydantic import ValidationError
+
 from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.command_line import command_line
 from turnkeeper.models.settings.settings import ENV_PREFIX, Settings, SettingsError
+from turnkeeper.models.wire import Frozen
 from turnkeeper.ops.checks.worker_report import WorkerReport
 from turnkeeper.ops.local.dev_server import STOP_SECONDS as TEMPORAL_STOP_SECONDS
 from turnkeeper.ops.local.dev_server import DevServer, DevServerError
-from turnkeeper.ops.local.gateway import Gateway
 from turnkeeper.ops.local.logs import set_up_sdk_logging
 from turnkeeper.ops.local.ports import reserved_port
 from turnkeeper.ops.local.processes import Program, gateway_environment
 from turnkeeper.ops.local.worker_process import RunningActivity, WorkerProgram
 from turnkeeper.stores.database import NEWEST
 from turnkeeper.stores.private_files import UMASK, close_to_others, make_private_folder, write_private
-from turnkeeper.workflows.hosting.endpoint import WEB_UI_PATH, find_endpoint, web_ui_origin
+from turnkeeper.workflows.hosting.connection import WEB_UI_PATH, find_endpoint, web_ui_origin
+
+PROBE_SECONDS = 3.0
+
+_ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - recognised, never bound to
+"""Wildcard hosts, each with a host to connect to instead."""
+
+
+class Gateway(Frozen):
+    """The address that a gateway listens on."""
+
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        host = _ANYWHERE.get(self.host, self.host)
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+    @classmethod
+    def find(cls, settings: Settings) -> "Gateway":
+        """Return the gateway that `turnkeeper up` started, else the one in the settings."""
+        with contextlib.suppress(OSError, ValidationError):
+            return cls.model_validate_json(cls.file(settings.state_dir).read_text())
+        return cls(host=settings.api_host, port=settings.api_port)
+
+    @staticmethod
+    def file(state_dir: Path) -> Path:
+        return state_dir / "gateway.json"
+
+    async def status(self, path: str) -> int | None:
+        """Return the HTTP status of a GET of `path`; None without a response within 3 s."""
+        status, _ = await asyncio.to_thread(self._get, path)
+        return status
+
+    async def has_worker(self) -> bool:
+        """Return whether the gateway is ready for prompts, and a worker to process them."""
+        status, body = await asyncio.to_thread(self._get, "/readyz")
+        return status == HTTPStatus.OK and json.loads(body)["workers"] > 0
+
+    def _get(self, path: str) -> tuple[int | None, bytes]:
+        connection = http.client.HTTPConnection(_ANYWHERE.get(self.host, self.host), self.port, timeout=PROBE_SECONDS)
+        try:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.status, response.read()
+        except (OSError, http.client.HTTPException):
+            return None, b""
+        finally:
+            connection.close()
+
 
 Print = Callable[[str], None]
 
@@ -241,8 +297,8 @@ async def _temporal(settings: Settings, print_line: Print) -> AsyncIterator[tupl
 
 async def _fail_activities(settings: Settings, activities: Sequence[RunningActivity]) -> None:
     # In a thread: the next worker starts while the SDK is loaded.
-    await asyncio.to_thread(import_module, "turnkeeper.ops.local.dead_worker")
-    from turnkeeper.ops.local.dead_worker import FAIL_SECONDS, fail_activities
+    await asyncio.to_thread(import_module, "turnkeeper.ops.local.worker_process")
+    from turnkeeper.ops.local.worker_process import FAIL_SECONDS, fail_activities
     from turnkeeper.workflows.hosting.connection import connect
 
     set_up_sdk_logging()

@@ -9,8 +9,8 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import ActivityEnvironment
 
 from turnkeeper.activities.sessions.deletion import DeletionActivities
-from turnkeeper.models.deletion import SessionRuns
 from turnkeeper.models.errors import DELETION_REFUSED
+from turnkeeper.models.session.messages import SessionRuns
 
 
 class FailingTemporal:

@@ -10,8 +10,7 @@ from tests.vendors.media import PNG, base64_of
 from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.models.transcript.attachment_contents import NO_ROOM_NOTE, json_bytes
-from turnkeeper.models.transcript.attachments import ImageAttachment
+from turnkeeper.models.transcript.attachments import NO_ROOM_NOTE, ImageAttachment, json_bytes
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, RequestHead
 from turnkeeper.models.transcript.trajectory import ToolResult
 from turnkeeper.stores.blobs import attachments_owner

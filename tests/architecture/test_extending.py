@@ -21,7 +21,7 @@ from turnkeeper.api.http.openapi import errors
 from turnkeeper.api.problems import KINDS, ProblemName
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.clients.python.tasks import TaskCalls
-from turnkeeper.models.model_name import KNOWN_PROVIDERS
+from turnkeeper.models.ids import KNOWN_PROVIDERS
 from turnkeeper.models.settings.settings import ENV_PREFIX, Settings
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, RequestHead
 from turnkeeper.ops.checks import doctor

@@ -119,6 +119,9 @@ class CoursedModels:
         provider, name = self.models.resolve(model)
         return CoursedModel(provider, self.course), name
 
+    def refused_parts(self) -> dict[str, list[str]]:
+        return {}
+
 
 @dataclass(frozen=True)
 class CoursedModel:

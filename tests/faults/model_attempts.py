@@ -18,7 +18,7 @@ from turnkeeper.activities.model_request.model_client import ModelClient
 from turnkeeper.activities.providers.registry import ProviderRegistry
 from turnkeeper.activities.quick_reads import QuickReader
 from turnkeeper.models.context.model_view import digest_of
-from turnkeeper.models.model_name import split_model
+from turnkeeper.models.ids import split_model
 from turnkeeper.models.transcript.model_call import (
     ModelCall,
     ModelCallOutcome,

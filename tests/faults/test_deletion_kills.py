@@ -24,7 +24,7 @@ from tests.harness import BOUND, environment
 from tests.processes.environment import SETTINGS, environment_without
 from tests.processes.forked import STDOUT, ForkedProcess, fork
 from tests.waiting import until
-from turnkeeper.models.deletion import DeletionOrder, deletion_id
+from turnkeeper.models.session.messages import DeletionOrder, deletion_id
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.ops.local.ports import LOOPBACK, reserved_port
 from turnkeeper.stores.archive import ArchivedTurn

@@ -19,7 +19,7 @@ from tests.harness import BOUND, Environment, Gate, asks, says
 from tests.interop.npm import installed, node
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.api.callers import Caller
-from turnkeeper.api.mcp import tasks_extension, tools
+from turnkeeper.api.mcp import tasks, tools
 from turnkeeper.api.mcp.tools import Tool, Work
 from turnkeeper.api.services import Services
 from turnkeeper.models.http_responses import Task
@@ -130,7 +130,7 @@ def suite_tools(env: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
         return says("done")
 
     env.vendor.answer = answer
-    read_decisions = tasks_extension.read_decisions
+    read_decisions = tasks.read_decisions
 
     def of_the_suite(calls: Any, responses: dict[str, Any]) -> Any:
         """What the suite fills in is not of our form: it has a form of its own in mind."""
@@ -141,7 +141,7 @@ def suite_tools(env: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
         }
         return read_decisions(calls, decided)
 
-    monkeypatch.setattr(tasks_extension, "read_decisions", of_the_suite)
+    monkeypatch.setattr(tasks, "read_decisions", of_the_suite)
 
 
 @pytest.fixture(scope="module")

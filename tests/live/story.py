@@ -7,7 +7,7 @@ from temporalio.client import Client
 
 from tests.harness import environment
 from turnkeeper.activities.toolbox.toolbox import build_toolbox
-from turnkeeper.models.model_name import split_model
+from turnkeeper.models.ids import split_model
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationMessage

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnkeeper.models.errors import RejectedError
-from turnkeeper.models.model_name import KNOWN_PROVIDERS, split_model
+from turnkeeper.models.ids import KNOWN_PROVIDERS, split_model
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ PRELOADED = (
     "turnkeeper.cli",
     "turnkeeper.clients.terminal.chat",
     "turnkeeper.clients.terminal.interactive.interactive",
-    "turnkeeper.clients.terminal.json_lines",
+    "turnkeeper.clients.terminal.one_shot",
     "turnkeeper.clients.terminal.one_shot",
     "turnkeeper.ops.checks.doctor",
     "turnkeeper.ops.checks.replay_check",

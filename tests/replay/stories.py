@@ -8,9 +8,8 @@ from uuid import uuid4
 
 from tests.harness import UNASKED, DrivenSession, Environment, Gate, asks, last_user_message, says, until_copied
 from turnkeeper.activities.providers.protocol import Delta, ModelError
-from turnkeeper.models.deletion import DeletionOrder, deletion_id
 from turnkeeper.models.session.copies.order import CopyOrder, ForkSource
-from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.session.messages import DeletionOrder, SessionInput, deletion_id
 from turnkeeper.models.session.tasks.sub_tasks import sub_task_id
 from turnkeeper.models.session.tools import session_tools
 from turnkeeper.models.tasks.condensing import INSTRUCTION

@@ -1,4 +1,6 @@
-"""A good tool server behind streamable HTTP, made with the SDK. Run as `python over_http.py <port> <json|events>`.
+"""A good tool server behind HTTP, made with the SDK. Run as `python over_http.py <port> <json|events|sse>`.
+
+`json` and `events` are answers of streamable HTTP, `sse` is the older transport.
 
 Its id is the first line of its output, once it listens.
 """
@@ -50,7 +52,7 @@ def main(port: int, form: str) -> None:
     server = MCPServer("over http", log_level="CRITICAL")
     for tool in (echo, pid, hang, meet):
         server.add_tool(tool)
-    app = server.streamable_http_app(json_response=form == "json")
+    app = server.sse_app() if form == "sse" else server.streamable_http_app(json_response=form == "json")
     AnnouncingServer(uvicorn.Config(app, port=port, log_level="critical")).run()
 
 

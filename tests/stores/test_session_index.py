@@ -11,13 +11,13 @@ from tests.stores.builders import NOW
 from tests.waiting import until
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.transcript.index_entry import IndexEntry
-from turnkeeper.stores import index_writer
+from turnkeeper.stores import session_index
 from turnkeeper.stores.database.database import Database, StoreUnavailableError
-from turnkeeper.stores.index_writer import IndexWriter
 from turnkeeper.stores.session_index import (
     IndexedSession,
     IndexPosition,
     IndexQuery,
+    IndexWriter,
     SessionIndex,
     microseconds,
 )
@@ -186,7 +186,7 @@ async def test_api_1_how_far_the_index_was_compared_only_grows(index: SessionInd
 async def test_api_1_the_writer_stores_the_newest_row_of_each_session(
     writer: IndexWriter, index: SessionIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_writer, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(session_index, "PAUSE_SECONDS", 0.01)
     transactions, put = list[int](), SessionIndex.put
 
     async def count(index: SessionIndex, sessions: list[IndexedSession]) -> None:
@@ -208,7 +208,7 @@ async def test_api_1_the_writer_stores_the_newest_row_of_each_session(
 async def test_api_1_a_store_that_is_down_is_tried_again_for_a_while(
     writer: IndexWriter, index: SessionIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_writer, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(session_index, "PAUSE_SECONDS", 0.01)
     attempts, put = list[int](), SessionIndex.put
 
     async def fail_twice(index: SessionIndex, sessions: list[IndexedSession]) -> None:
@@ -224,7 +224,7 @@ async def test_api_1_a_store_that_is_down_is_tried_again_for_a_while(
         return await index.find("s1") is not None
 
     await until(is_stored)
-    monkeypatch.setattr(index_writer, "MAX_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(session_index, "MAX_WAIT_SECONDS", 0.0)
     attempts.clear()
     writer.put(row("dropped"))
     await until(lambda: attempts == [1])

@@ -9,7 +9,7 @@ from temporalio.client import Client
 from tests.harness import DrivenSession, Environment, environment
 from tests.vendors.server import VendorWire
 from turnkeeper.activities.providers.registry import ProviderRegistry
-from turnkeeper.models.model_name import split_model
+from turnkeeper.models.ids import split_model
 from turnkeeper.models.transcript.conversation import ConversationMessage
 
 

@@ -17,22 +17,28 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.errors import RejectedError, TaskValidationError, TurnExitError
     from turnkeeper.models.limits import LARGE_RESULT_BYTES
     from turnkeeper.models.session.messages import SessionEnd, SessionInput
-    from turnkeeper.models.session.tasks.hand_off_messages import PreparedSubTask, PrepareSubTask
     from turnkeeper.models.session.tasks.new_sub_task import (
+        PreparedSubTask,
+        PrepareSubTask,
         needs_activity,
         prepare_sub_task,
         start_sub_task,
         sub_task_input,
     )
-    from turnkeeper.models.session.tasks.outcome import TaskOutcome, history_notes, tool_result_of
     from turnkeeper.models.session.tasks.task_arguments import RunTask, read_progress, read_run_task
     from turnkeeper.models.session.tasks.task_specs import REPORT_PROGRESS, RUN_TASK, TASK_TOOLS
+    from turnkeeper.models.session.tasks.task_state import TaskOutcome, history_notes, tool_result_of
     from turnkeeper.models.session.tasks.tree import void_task
     from turnkeeper.models.transcript.large_texts import fits_inline, resolve_args
     from turnkeeper.models.transcript.task_view import SubTask, TaskStatus
     from turnkeeper.models.transcript.trajectory import ToolCall, ToolResult
-    from turnkeeper.workflows.tasks.sub_task_runner import SubTaskHandle, SubTaskRunner
-    from turnkeeper.workflows.tasks.task_activities import keep_result, prepare_in_activity, read_text
+    from turnkeeper.workflows.tasks.sub_tasks import (
+        SubTaskHandle,
+        SubTaskRunner,
+        keep_result,
+        prepare_in_activity,
+        read_text,
+    )
     from turnkeeper.workflows.turn.allowance import TurnAllowance
     from turnkeeper.workflows.turn.turn_scope import TurnScope
 

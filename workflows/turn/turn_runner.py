@@ -18,11 +18,11 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.transcript.model_call import ModelResponse
     from turnkeeper.models.transcript.trajectory import ModelStep, ToolResult
     from turnkeeper.workflows.archiving import Archiving
-    from turnkeeper.workflows.tasks.sub_task_runner import SubTaskRunner
+    from turnkeeper.workflows.tasks.sub_tasks import SubTaskRunner
     from turnkeeper.workflows.turn.allowance import TurnAllowance
-    from turnkeeper.workflows.turn.condensing import Condensing
     from turnkeeper.workflows.turn.model_calls import ModelCalls
     from turnkeeper.workflows.turn.open_request import OpenRequest, RequestSlot
+    from turnkeeper.workflows.turn.summaries import Condensing
     from turnkeeper.workflows.turn.tool_calls import ToolCalls
     from turnkeeper.workflows.turn.turn_scope import TurnScope
 

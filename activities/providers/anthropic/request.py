@@ -25,7 +25,6 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from turnkeeper.activities.providers.attachments.visible_request import Medium, media_of
 from turnkeeper.activities.providers.request_encoding import (
     Block,
     CallIds,
@@ -34,6 +33,7 @@ from turnkeeper.activities.providers.request_encoding import (
     sendable_name,
 )
 from turnkeeper.activities.providers.tool_schemas import description_of, plain_schema
+from turnkeeper.activities.providers.visible_request import Medium, media_of
 from turnkeeper.models.transcript.attachments import ImageAttachment
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, ToolSpec
 
@@ -57,7 +57,7 @@ THINKING_TOKENS = 8_000
 GO_ON = "(Go on.)"
 """A user's message for conversations that end with the assistant: newer models refuse to continue their own text."""
 
-_THINKS_BY_BUDGET = re.compile(r"claude-(?:3[-.]7|(?:opus|sonnet|haiku)-4(?![-.][6-9]))")
+_THINKS_BY_BUDGET = re.compile(r"claude-(?:3[-.]7|(?:opus|sonnet|haiku)-4(?![-.][6-9])|4(?:[-.][0-5])?-[a-z])")
 _THINKS_NOT = re.compile(r"(?!.*claude-)|.*claude-(?:v?[12]\b|instant|3(?![-.]7)|(?:opus|sonnet|haiku)-3)")
 
 

@@ -24,7 +24,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice
 
-from turnkeeper.activities.providers.errors.attachment_words import attachment_refusal
 from turnkeeper.activities.providers.errors.vendor_words import (
     BOTCHED_CALLS,
     GENERAL_KINDS,
@@ -35,6 +34,7 @@ from turnkeeper.activities.providers.errors.vendor_words import (
     PASSING,
     TOO_LONG_IN_ANY_WORDS,
     Kind,
+    attachment_refusal,
 )
 from turnkeeper.activities.providers.errors.waiting_times import delays_in, reset_of, retry_after_of
 from turnkeeper.activities.providers.finish_reasons import UNCLEAR_ANSWER

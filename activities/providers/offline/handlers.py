@@ -5,14 +5,227 @@ conversation and on the outcomes of its calls.
 """
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
-from turnkeeper.activities.providers.offline.conversation import MEMORY, Conversation, Outcome, outcome_of
-from turnkeeper.activities.providers.offline.intents import Intent, find_intents
-from turnkeeper.activities.providers.offline.text import end_sentence, lines_about, quote, sentences, shorten
+from turnkeeper.models.context.summary import SUMMARY_MARK
 from turnkeeper.models.errors import TurnkeeperError
-from turnkeeper.models.session.tasks.outcome import without_history_notes
+from turnkeeper.models.session.tasks.task_state import without_history_notes
+from turnkeeper.models.transcript.attachments import named_in_text
+from turnkeeper.models.transcript.model_call import CallPart, ModelMessage, ModelRequest
+from turnkeeper.models.transcript.trajectory import ToolStatus
+
+MAX_CHARS = 4_000
+"""Longer texts are not parsed."""
+
+Kind = Literal[
+    "time",
+    "list",
+    "longest file",
+    "search",
+    "read",
+    "write",
+    "remember",
+    "memory",
+    "recall",
+    "delegate",
+    "last file",
+    "first request",
+]
+
+_QUOTED = r"""(?:"[^"\n]+"|“[^”\n]+”)"""
+_PATH = rf"(?:{_QUOTED}|(?=\S*[./])\S++)"
+"""A path without quotes has a dot or a slash: "read on" reads nothing."""
+_FOLDER = rf"(?P<folder>{_QUOTED}|\S++)"
+
+_PHRASES: Mapping[Kind, str] = {
+    "time": r"what time is it|(?:tell me|what is|what's) the (?:time|date)",
+    "list": rf"list (?:the )?files(?: here| in {_FOLDER})?",
+    "longest file": rf"(?:find|tell me|what is) the (?:longest|largest) file(?: in this workspace| in {_FOLDER})?",
+    "search": rf"search for (?P<query>{_QUOTED}|.+?)(?: in {_FOLDER})?",
+    "read": rf"read (?:the file )?(?P<path>{_PATH})(?P<heading> and tell me its first heading)?",
+    "write": rf"write (?P<content>{_QUOTED}|.+?) to (?:the file )?(?P<path>{_PATH})",
+    "remember": r"remember (?:that )?(?P<fact>.+)",
+    "delegate": r"delegate:? (?P<task>.+)",
+    "last file": r"what have you read|(?:what|which file) did you read",
+    "first request": r"what did I ask first",
+    "memory": r"what do you remember",
+    "recall": r"what(?:'s| is| are) (?P<topic>.+)",
+}
+"""The first phrase that matches a clause counts."""
+
+_VERB = r"(?:please )?(?:read|list|search|write|remember|delegate|find the|tell me the|what)\b"
+_CLAUSE_END = rf"""(?<=[\w"”)])[.!?]+(?=\s|\Z)|\n|[,;]? (?:and then|and|then) (?={_VERB})"""
+
+
+def _compile(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern.replace(" ", r"\s++"), re.IGNORECASE)
+
+
+_CLAUSE = _compile(rf"((?:{_QUOTED}|(?!{_CLAUSE_END})[\s\S])+)(?:{_CLAUSE_END})?")
+_PATTERNS = {kind: _compile(rf"(?:and |then |please )*(?:{phrase})") for kind, phrase in _PHRASES.items()}
+
+
+@dataclass(frozen=True)
+class Intent:
+    """Something that the user wants, with the `words` that specify it."""
+
+    kind: Kind
+    words: Mapping[str, str] = field(default_factory=dict)
+
+
+def find_intents(text: str) -> list[Intent]:
+    """Return the intents in `text`, in its order.
+
+    >>> find_intents("Write hello to a.txt and list files. Sing!")
+    [Intent(kind='write', words={'content': 'hello', 'path': 'a.txt'}), Intent(kind='list', words={})]
+    """
+    clauses = _CLAUSE.findall(text) if len(text) <= MAX_CHARS else []
+    return [intent for clause in clauses if (intent := _intent_of(clause.strip()))]
+
+
+def _intent_of(clause: str) -> Intent | None:
+    for kind, pattern in _PATTERNS.items():
+        match = pattern.fullmatch(clause)
+        if match:
+            return Intent(kind, {name: _unquote(word) for name, word in match.groupdict().items() if word})
+    return None
+
+
+def _unquote(text: str) -> str:
+    return text[1:-1] if re.fullmatch(_QUOTED, text) else text
+
+
+MAX_LINES = 30
+"""Maximum quoted lines of a result."""
+
+_FILLER = frozenset({"a", "an", "are", "in", "is", "it", "my", "of", "on", "our", "the", "this", "was", "your"})
+"""Words that are ignored when a statement is compared with a topic."""
+
+
+def shorten(text: str, max_chars: int) -> str:
+    r"""Return `text` on one line, in at most `max_chars` characters; an ellipsis stands for what is left out.
+
+    >>> shorten("one  two\nthree", 9)
+    'one two…'
+    """
+    text = " ".join(text.split())
+    return text if len(text) <= max_chars else f"{text[: max_chars - 1].rstrip()}…"
+
+
+def end_sentence(text: str) -> str:
+    """Return `text` with punctuation at its end."""
+    return text if text.endswith((".", "!", "?", "…")) else f"{text}."
+
+
+def quote(lines: Sequence[str]) -> str:
+    """Quote the first `MAX_LINES` lines, with an ellipsis for the others."""
+    more = ["…"] if len(lines) > MAX_LINES else []
+    return "\n".join(f"> {line.rstrip()[:300]}" for line in [*lines[:MAX_LINES], *more])
+
+
+def sentences(text: str) -> list[str]:
+    """Return the sentences of `text`; a line ends one, too."""
+    return re.split(r"(?<=[.!?])\s+|\n", text)
+
+
+def lines_about(topic: str, lines: Iterable[str]) -> list[str]:
+    """Return the lines that contain all words of `topic` and more.
+
+    >>> lines_about("the code", ["- The code is 4711", "the code?", "tea is ready"])
+    ['The code is 4711']
+    """
+    words = _words(topic)
+    stripped = (line.strip(" \t\r-*>#") for line in lines)
+    return [line for line in stripped if words and words < _words(line)]
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"\w+", text.casefold())) - _FILLER
+
+
+MEMORY = "memory.md"
+"""The workspace file with the facts that the model remembers."""
+
+_CONTEXT_RULE = re.compile(r"^={80}$", re.MULTILINE)
+"""The line above a task's context (TSK-3), which has facts to look up and no instructions."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of a tool call: its first `line`, and the `content` below it."""
+
+    purpose: str
+    line: str
+    content: str = ""
+    status: ToolStatus = "ok"
+
+    @property
+    def failure(self) -> str | None:
+        """A sentence about what did not work; None after a success."""
+        if self.status == "ok":
+            return None
+        opening = "I do not know whether I managed to" if self.status == "outcome_unknown" else "I could not"
+        return f"{opening} {self.purpose}: {end_sentence(self.line)}"
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines of the content; none after a failure."""
+        return self.content.removesuffix("\n").split("\n") if self.content and self.status == "ok" else []
+
+
+def outcome_of(purpose: str, result: ModelMessage) -> Outcome:
+    """Read the tool message `result` of a call made for `purpose`."""
+    line, _, content = result.content.partition("\n\n")
+    return Outcome(purpose, shorten(line, 300) or "the tool did not say why", content, result.status or "ok")
+
+
+class Conversation:
+    """The conversation; lists are oldest first. The turn begins at the newest user message, even a steering prompt."""
+
+    def __init__(self, request: ModelRequest) -> None:
+        messages = request.messages
+        self.tools = frozenset(tool.name for tool in request.head.tools)
+        user_texts = [
+            _CONTEXT_RULE.split(message.content, maxsplit=1) for message in messages if message.role == "user"
+        ]
+        self.requests = [text for text, *_ in user_texts]
+        self.request = self.requests[-1] if user_texts else ""
+        self.contexts = [context for _, *contexts in user_texts for context in contexts]
+        """The contexts below the requests."""
+        self.summaries = [
+            message.content.removeprefix(SUMMARY_MARK)
+            for message in messages
+            if message.role == "assistant" and message.content.startswith(SUMMARY_MARK)
+        ]
+        """Summaries of evicted messages."""
+        newest = max((index for index, message in enumerate(messages) if message.role == "user"), default=-1)
+        self.results = list(_calls_with_results(messages[newest + 1 :]))
+        """The calls of this turn that have a result."""
+        self.attachments = [named_in_text(one) for one in messages[newest].attachments] if user_texts else []
+        """The names of what is attached to the newest user message."""
+        self._messages = messages
+
+    def last_file_read(self) -> tuple[str, Outcome] | None:
+        """Return the path and the result of the last file that was read, other than the model's own memory."""
+        files = [
+            (str(call.args["path"]), outcome_of("read", result))
+            for call, result in _calls_with_results(self._messages)
+            if call.name == "file_read" and isinstance(call.args, dict) and "path" in call.args
+        ]
+        return next((file for file in reversed(files) if file[0] != MEMORY and not file[1].failure), None)
+
+
+def _calls_with_results(messages: Iterable[ModelMessage]) -> Iterator[tuple[CallPart, ModelMessage]]:
+    """Pair calls with the results directly after them: a later step may reuse the ids."""
+    calls: dict[str | None, CallPart] = {}
+    for message in messages:
+        if message.role == "assistant":
+            calls = {call.id: call for call in message.tool_calls}
+        elif message.role == "tool" and message.call_id in calls:
+            yield calls[message.call_id], message
+
 
 _SIZED_FILE = re.compile(r"^(.+) \(([\d,]+) bytes?\)$", re.MULTILINE)
 """A file as `file_list` shows it."""

@@ -8,27 +8,127 @@ call is an outcome like any other, so a turn always ends.
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 
-from turnkeeper.activities.providers.offline.condensing import condensed_of
-from turnkeeper.activities.providers.offline.conversation import Conversation
-from turnkeeper.activities.providers.offline.handlers import run_intents
-from turnkeeper.activities.providers.offline.intents import find_intents
-from turnkeeper.activities.providers.offline.summary import summary_of
-from turnkeeper.activities.providers.offline.text import shorten
-from turnkeeper.activities.providers.protocol import CallInfo, Delta
-from turnkeeper.models.context.summary import INSTRUCTION
-from turnkeeper.models.tasks.condensing import INSTRUCTION as CONDENSE_INSTRUCTION
-from turnkeeper.models.tokens import CHARS_PER_TOKEN, estimate_tokens, tokens_of, weighted_chars
-from turnkeeper.models.transcript.model_call import (
-    CallPart,
-    ModelRequest,
-    ModelResponse,
-    Part,
-    RespondPart,
-    ThinkPart,
+from turnkeeper.activities.providers.offline.handlers import (
+    Conversation,
+    facts_in,
+    find_intents,
+    run_intents,
+    sentences,
+    shorten,
 )
+from turnkeeper.activities.providers.protocol import CallInfo, Delta
+from turnkeeper.models.context.summary import INSTRUCTION, SUMMARY_MARK
+from turnkeeper.models.replay_text.grammar import (
+    HISTORY,
+    ReplayEvent,
+    RespondEvent,
+    ResultEvent,
+    UserEvent,
+    parse_replay,
+)
+from turnkeeper.models.tasks.condensing import INSTRUCTION as CONDENSE_INSTRUCTION
+from turnkeeper.models.tasks.condensing import TextToCondense, answer_of, read_request
+from turnkeeper.models.tokens import CHARS_PER_TOKEN, estimate_tokens, tokens_of, weighted_chars
+from turnkeeper.models.transcript.model_call import CallPart, ModelRequest, ModelResponse, Part, RespondPart, ThinkPart
 from turnkeeper.models.transcript.trajectory import Usage
+from turnkeeper.stores.tasks.bm25 import rank
+
+_DEFINITE = re.compile(
+    r"\d|[\w.-]/[\w.-]|`[^`]+`|[“\"][^”\"]+[”\"]|\b(?:decided|must|never|always|agreed|because|instead|failed|error)\b",
+    re.IGNORECASE,
+)
+DEFINITE_WEIGHT = 0.3
+"""What a definite statement counts, as a part of the best match with the task."""
+
+
+def condensed_of(request: ModelRequest) -> str:
+    """Return the condensed texts of `request` as JSON, by their ids; an empty object for another request."""
+    condensing = read_request(request.messages[-1].content)
+    return answer_of(
+        {text.id: _condensed(text, task=condensing.task) for text in condensing.texts} if condensing else {}
+    )
+
+
+def _condensed(text: TextToCondense, *, task: str) -> str:
+    lines = [line for line in (sentence.strip() for sentence in sentences(text.text)) if line]
+    room, chosen = text.max_chars, set[int]()
+    for index in _by_weight(lines, task):
+        if len(lines[index]) + 1 <= room:
+            chosen.add(index)
+            room -= len(lines[index]) + 1
+    if not chosen and lines:
+        return shorten(lines[_by_weight(lines, task)[0]], text.max_chars)
+    return " ".join(lines[index] for index in sorted(chosen))
+
+
+def _by_weight(lines: Sequence[str], task: str) -> list[int]:
+    """Return the indexes of the lines, the most important first; of equal ones, the first."""
+    relevance = rank(task, lines)
+    weights = [relevance[index] + DEFINITE_WEIGHT * bool(_DEFINITE.search(line)) for index, line in enumerate(lines)]
+    return sorted(range(len(lines)), key=lambda index: (-weights[index], index))
+
+
+FACTS, EXCHANGES, PROBLEMS = "What the user said:", "What was asked and answered:", "What went wrong:"
+
+SECTIONS = {FACTS: 2_000, EXCHANGES: 1_000, PROBLEMS: 300}
+"""Maximum characters of each section's lines."""
+
+_HEADER = re.compile(f"^({'|'.join(map(re.escape, SECTIONS))})$", re.MULTILINE)
+_FILES = re.compile(r"^Files written: .*\Z", re.MULTILINE | re.DOTALL)
+_FAILED = re.compile(r"\b(?:failed|error|denied|not exist|unknown|cancelled|not called)\b", re.IGNORECASE)
+
+
+def summary_of(request: ModelRequest) -> str:
+    """Return a summary of the conversation that `request` gives as replay text."""
+    content = request.messages[-1].content
+    # Nothing in the text before it can look like its header.
+    header = re.search(f"^{re.escape(HISTORY)}$", content, re.MULTILINE)
+    events, _ = parse_replay(content[header.start() :] if header else "")
+    lines: dict[str, list[str]] = {section: [] for section in SECTIONS}
+    for event in events:
+        _add_event(lines, event)
+    summary: list[str] = []
+    for section, max_chars in SECTIONS.items():
+        newest = _newest(lines[section], max_chars)
+        summary += [section, *(f"- {line}" for line in newest)] if newest else []
+    return "\n".join(summary)
+
+
+def _add_event(lines: Mapping[str, list[str]], event: ReplayEvent) -> None:
+    match event:
+        case RespondEvent(content=text) if text.startswith(SUMMARY_MARK):
+            _add_summary(lines, text.removeprefix(SUMMARY_MARK))
+        case RespondEvent(content=text):
+            lines[EXCHANGES].append(f"answered: “{shorten(text, 80)}”")
+        case UserEvent(content=text):
+            facts = facts_in(text)
+            lines[FACTS].extend(shorten(fact, 300) for fact in facts)
+            if not facts:
+                lines[EXCHANGES].append(f"asked: “{shorten(text, 80)}”")
+        case ResultEvent(outcome=outcome) if _FAILED.search(outcome):
+            lines[PROBLEMS].append(shorten(outcome, 120))
+
+
+def _add_summary(lines: Mapping[str, list[str]], summary: str) -> None:
+    """Add an earlier summary; what stands in no section of ours are facts."""
+    facts, *sections = _HEADER.split(_FILES.sub("", summary))
+    for section, text in [(FACTS, facts), *zip(sections[::2], sections[1::2], strict=True)]:
+        stripped = (line.strip(" -") for line in text.splitlines())
+        lines[section].extend(line for line in stripped if line)
+
+
+def _newest(lines: Sequence[str], max_chars: int) -> list[str]:
+    """Return the newest of the lines, each once, that fit."""
+    newest: list[str] = []
+    for line in reversed(list(dict.fromkeys(lines))):
+        max_chars -= len(line)
+        if max_chars < 0:
+            break
+        newest.append(line)
+    return newest[::-1]
+
 
 ABILITIES = (
     "I am the built-in demo model: I can read, list, search and write files, tell the time and remember facts. "

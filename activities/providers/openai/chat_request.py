@@ -17,20 +17,70 @@ models refuse a step without its signature, which is gone after an eviction or a
 are added (`refused_parts`).
 """
 
+import json
+import logging
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from pydantic import JsonValue
 
-from turnkeeper.activities.providers.attachments.visible_request import Medium, data_url, media_of, pdf_name
-from turnkeeper.activities.providers.openai.tools import arguments_json, parameters_of
 from turnkeeper.activities.providers.request_encoding import Block, CallIds, opened, own_items, sendable_name, short_id
 from turnkeeper.activities.providers.result_text import result_text
 from turnkeeper.activities.providers.text.text_protocol import STOP_SEQUENCES, conversation_text, system_text
-from turnkeeper.activities.providers.tool_schemas import description_of
+from turnkeeper.activities.providers.tool_schemas import description_of, plain_schema
+from turnkeeper.activities.providers.visible_request import Medium, data_url, media_of, pdf_name
 from turnkeeper.models.transcript.attachments import ImageAttachment
-from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, ToolSpec, supported_tools
+from turnkeeper.models.transcript.model_call import (
+    MAX_TOOLS,
+    CallPart,
+    ModelMessage,
+    ModelRequest,
+    ToolSpec,
+    supported_tools,
+)
+
+_log = logging.getLogger(__name__)
+
+
+class OmittedToolsLog:
+    """Logs tools that are omitted because there are too many; each one once."""
+
+    def __init__(self) -> None:
+        self._logged_names: set[str] = set()
+
+    def warn_once(self, tools: Sequence[ToolSpec]) -> None:
+        """Warn of those of `tools` that are not offered, unless already logged."""
+        excluded = {tool.name for tool in supported_tools(tools)} | self._logged_names
+        left_out = [tool.name for tool in tools if tool.name not in excluded]
+        if left_out:
+            self._logged_names.update(left_out)
+            _log.warning("OpenAI's APIs take %d tools; not offered: %s", MAX_TOOLS, ", ".join(left_out))
+
+
+def parameters_of(tool: ToolSpec) -> Block:
+    """Return the schema of the tool's arguments in the form that OpenAI accepts: an object with properties.
+
+    >>> parameters_of(ToolSpec(name="now", input_schema={"anyOf": [{"required": ["a"]}]}))
+    {'type': 'object', 'properties': {}, 'required': ['a']}
+    """
+    return {"type": "object", "properties": {}, **plain_schema(tool)}
+
+
+def arguments_json(call: CallPart) -> str:
+    r"""Return the call's arguments as the text of a JSON object.
+
+    If the model wrote something else, it should see what it wrote. But chat templates parse arguments as JSON, and an
+    invalid one would make every later request fail.
+
+    >>> arguments_json(CallPart(kind="call", id="c", name="look", args={"at": "é"}))
+    '{"at": "é"}'
+    >>> arguments_json(CallPart(kind="call", id="c", name="look", args='{"at": '))
+    '{"invalid_json": "{\\"at\\": "}'
+    """
+    args = {"invalid_json": call.args} if isinstance(call.args, str) else call.args
+    return json.dumps(args, ensure_ascii=False)
+
 
 API = "openai.chat"
 """The name of this API in `ProviderState`. Its items: the other fields of the message besides text and calls, then

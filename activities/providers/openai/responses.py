@@ -1,21 +1,376 @@
 """`openai:` models, through OpenAI's Responses API (AGT-4). The SDK is imported on first use."""
 
-from collections.abc import AsyncGenerator
+import hashlib
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
-from turnkeeper.activities.providers.attachments.sight import gpt_sight
+from pydantic import JsonValue
+from pydantic_core import PydanticSerializationError, to_json
+
+from turnkeeper.activities.providers.answer_fields import (
+    arguments_of,
+    count_of,
+    count_or_zero,
+    counts_of,
+    join_pieces,
+    name_of,
+)
 from turnkeeper.activities.providers.errors.vendor_errors import Vendor
-from turnkeeper.activities.providers.openai.responses_answer import ResponsesAccumulator
-from turnkeeper.activities.providers.openai.responses_request import encode
-from turnkeeper.activities.providers.openai.tools import OmittedToolsLog
+from turnkeeper.activities.providers.finish_reasons import EARLY_END, is_cut, unclear_answer_error
+from turnkeeper.activities.providers.openai.chat_request import OmittedToolsLog, arguments_json, parameters_of
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
+from turnkeeper.activities.providers.redaction import redact
 from turnkeeper.activities.providers.refused_parts.api import Body, Parts, RefusableApi
 from turnkeeper.activities.providers.refused_parts.sending import RefusedParts
+from turnkeeper.activities.providers.request_encoding import Block, CallIds, own_items, sendable_name
+from turnkeeper.activities.providers.result_text import result_text
+from turnkeeper.activities.providers.tool_schemas import description_of
+from turnkeeper.activities.providers.visible_request import Medium, data_url, gpt_sight, media_of, pdf_name
 from turnkeeper.activities.providers.wire.answer_stream import stream_answer
-from turnkeeper.activities.providers.wire.transport import Transport
-from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
+from turnkeeper.activities.providers.wire.transport import Event, Transport
+from turnkeeper.models.transcript.attachments import ImageAttachment
+from turnkeeper.models.transcript.model_call import (
+    CallPart,
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    Part,
+    ProviderState,
+    RespondPart,
+    ThinkPart,
+    ToolSpec,
+    supported_tools,
+)
+from turnkeeper.models.transcript.trajectory import StopReason, Usage
+
+API = "openai.responses"
+"""The name of this API in `ProviderState`."""
+
+MIN_OUTPUT_TOKENS = 16
+"""The API's minimum of `max_output_tokens`."""
+
+MAX_CACHE_KEY_CHARS = 64
+"""The API's maximum length of `prompt_cache_key`."""
+
+REASONING_TOKENS = 8_000
+"""Extra tokens for reasoning in an answer of limited length."""
+
+
+def encode(request: ModelRequest, *, name: str, session_id: str) -> dict[str, JsonValue]:
+    """Return the body of the request.
+
+    >>> from turnkeeper.models.transcript.model_call import RequestHead
+    >>> request = ModelRequest(head=RequestHead(system="Be brief."), messages=[ModelMessage(role="user", content="Hi")])
+    >>> body = encode(request, name="gpt-5.5", session_id="s1")
+    >>> body["input"], body["reasoning"]
+    ([{'role': 'user', 'content': 'Hi'}], {'summary': 'auto'})
+    """
+    head = request.head
+    ids = CallIds()
+    items: list[JsonValue] = [item for message in request.messages for item in _items(message, ids)]
+    body: dict[str, JsonValue] = {"model": name, "store": False, "stream": True, "input": items}
+    if head.system:
+        body["instructions"] = head.system
+    if head.tools:
+        body["tools"] = [_tool(tool) for tool in supported_tools(head.tools)]
+    if head.max_tokens is not None:
+        # Reasoning counts as output, so it gets extra room.
+        body["max_output_tokens"] = max(MIN_OUTPUT_TOKENS, head.max_tokens) + REASONING_TOKENS
+    # Low effort if the length of the answer is limited.
+    reasoning: Block = {"summary": "auto", **({"effort": "low"} if head.max_tokens is not None else {})}
+    body |= {
+        "include": ["reasoning.encrypted_content"],
+        "prompt_cache_key": _cache_key(session_id),
+        "reasoning": reasoning,
+    }
+    return body | ({"parallel_tool_calls": True} if head.tools else {})
+
+
+def _cache_key(session_id: str) -> str:
+    """Return the key by which OpenAI routes the requests of a session to where their prefix is cached."""
+    if len(session_id) <= MAX_CACHE_KEY_CHARS:
+        return session_id
+    return hashlib.sha256(session_id.encode()).hexdigest()
+
+
+def _tool(tool: ToolSpec) -> Block:
+    return {
+        "type": "function",
+        "name": sendable_name(tool.name),
+        "description": description_of(tool),
+        "parameters": parameters_of(tool),
+        # Strict mode supports only a part of JSON Schema, so it would reject foreign tools' schemas.
+        "strict": False,
+    }
+
+
+def _items(message: ModelMessage, ids: CallIds) -> Iterator[Block]:
+    if message.role == "user":
+        yield {"role": "user", "content": _content(message.content, message)}
+    elif message.role == "tool":
+        output = _content(result_text(message), message)
+        yield {"type": "function_call_output", "call_id": ids.id_for_result(message), "output": output}
+    elif (own := own_items(message, API, call_id_of=_call_id)) and ids.reserve_own_ids(message):
+        yield from map(_sendable, _without_blank_texts(own))
+    else:
+        yield from _items_anew(message, ids)
+
+
+def _content(text: str, message: ModelMessage) -> JsonValue:
+    """Return the text, or a list with it and the message's images and PDFs."""
+    media: list[JsonValue] = [_medium(medium) for medium in media_of(message)]
+    if not media:
+        return text
+    return [{"type": "input_text", "text": text}, *media] if text.strip() else media
+
+
+def _medium(medium: Medium) -> Block:
+    if isinstance(medium, ImageAttachment):
+        return {"type": "input_image", "image_url": data_url(medium), "detail": "auto"}
+    return {"type": "input_file", "filename": pdf_name(medium), "file_data": data_url(medium)}
+
+
+def _items_anew(message: ModelMessage, ids: CallIds) -> Iterator[Block]:
+    """Encode an assistant's message from its parts: it is from another API or an earlier segment."""
+    if message.content.strip():
+        yield {"role": "assistant", "content": message.content}
+    for call, call_id in zip(message.tool_calls, ids.new_ids_for(message), strict=True):
+        arguments = arguments_json(call)
+        yield {"type": "function_call", "call_id": call_id, "name": sendable_name(call.name), "arguments": arguments}
+
+
+def _call_id(item: Block) -> str | None:
+    call_id = item.get("call_id")
+    return call_id if item.get("type") == "function_call" and isinstance(call_id, str) else None
+
+
+def _without_blank_texts(items: list[Block]) -> list[Block]:
+    """Return the items without messages of blank text, which some models behind a proxy reject.
+
+    Reasoning must be followed by what it led to, so a message that is all of that stays.
+    """
+    followed = zip([None, *items], items, [*items[1:], None], strict=False)
+    return [item for earlier, item, later in followed if not _is_blank(item) or _is_all_of_it(earlier, later)]
+
+
+def _is_blank(item: Block) -> bool:
+    parts = item.get("content")
+    return item.get("type") == "message" and isinstance(parts, list) and not any(map(_visible_text, parts))
+
+
+def _visible_text(part: JsonValue) -> bool:
+    return not isinstance(part, dict) or part.get("type") != "output_text" or bool(str(part.get("text", "")).strip())
+
+
+def _is_all_of_it(earlier: Block | None, later: Block | None) -> bool:
+    is_behind_reasoning = earlier is not None and earlier.get("type") == "reasoning"
+    return is_behind_reasoning and (later is None or later.get("type") == "reasoning")
+
+
+def _sendable(item: Block) -> Block:
+    """Return an item as it came, without fields that the API sends but doesn't accept.
+
+    It requires the `status` of a message, but not that of reasoning and calls. Servers that copy the API send empty
+    arguments, and may not accept them.
+
+    >>> _sendable({"type": "reasoning", "id": "rs_1", "summary": [], "status": "completed", "created_by": "x"})
+    {'type': 'reasoning', 'id': 'rs_1', 'summary': []}
+    """
+    omitted_keys = {"created_by"} | ({"status"} if item.get("type") in ("reasoning", "function_call") else set())
+    sendable: Block = {key: value for key, value in item.items() if key not in omitted_keys and value is not None}
+    if item.get("arguments") == "":
+        sendable["arguments"] = "{}"
+    return sendable
+
+
+_FAILED = ("response.failed", "response.cancelled")
+_LAST = ("response.completed", "response.incomplete", *_FAILED)
+_WHOLE = ("completed", "")
+"""Statuses of a complete response. Some servers have none."""
+_HALF = ("incomplete", "in_progress")
+"""Statuses of an incomplete item."""
+
+
+class ResponsesAccumulator:
+    """An answer while it arrives. The caller converts what an event of an unexpected shape raises."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._items: dict[int, Event] = {}
+        self._last_places: dict[str, tuple[int, int]] = {}
+        self._started_items: set[int] = set()
+        self._end: Event = {}
+        self._used: Mapping[str, object] = {}
+        self._is_cut = False
+        self.is_complete = False
+        """The last event of the answer has arrived. The answer may be cut."""
+        self.failure: Event | None = None
+        """The vendor's error."""
+
+    def add(self, event: Event) -> list[Delta]:
+        match event:
+            case {"type": "response.output_text.delta" | "response.refusal.delta", "delta": str(text)}:
+                return self._delta("respond", text, (event.get("output_index", 0), 0))
+            case {"type": "response.reasoning_summary_text.delta", "delta": str(text)}:
+                return self._delta("think", text, (event.get("output_index", 0), event.get("summary_index", 0)))
+            case {"type": "response.reasoning_text.delta", "delta": str(text)}:
+                return self._delta("think", text, (event.get("output_index", 0), event.get("content_index", 0)))
+            case {"type": "response.output_item.added", "item": dict(item)}:
+                self._started_items.add(event.get("output_index", len(self._started_items)))
+                name = name_of(item.get("name")) if item.get("type") == "function_call" else ""
+                return [Delta("call", name)] if name else []
+            case {"type": "response.output_item.done", "item": dict(item)}:
+                self._items[event.get("output_index", len(self._items))] = item
+            case {"type": str(kind), "response": dict(response)} if kind in _LAST:
+                self._take_end(kind, response)
+            case {"type": "error"}:
+                self.failure = event
+        return []
+
+    def response(self, *, request_id: str | None) -> ModelResponse:
+        end, is_cut = self._end, self._is_cut
+        items = self._output_items()
+        if not is_cut and (name_of(end.get("status")) not in _WHOLE or self._has_half(items)):
+            raise ModelError("connection", "OpenAI's answer broke off before its end", lasting=EARLY_END)
+        if is_cut:
+            _check_is_cut(end)
+        # Calls of an answer that was cut may be cut too. They get no results, so they could not go back.
+        parts = [part for part in _parts_in(items) if not (is_cut and isinstance(part, CallPart))]
+        _raise_refusal(items, parts)
+        return ModelResponse(
+            parts=parts,
+            stop=_stop(parts, is_cut=is_cut),
+            usage=_usage(counts_of(end.get("usage"))),
+            model=name_of(end.get("model")) or self._name,
+            request_id=request_id or name_of(end.get("id")) or None,
+            state=None if is_cut else _state(self._name, items, parts),
+        )
+
+    @property
+    def usage_so_far(self) -> Usage | None:
+        """The vendor's counts, from the last event."""
+        return _usage(self._used)
+
+    def _take_end(self, kind: str, response: Event) -> None:
+        """Use the response of the last event. Its status may differ from the event's name."""
+        status, self._used = name_of(response.get("status")), counts_of(response.get("usage"))
+        if kind in _FAILED or f"response.{status}" in _FAILED:
+            self.failure = response.get("error") or {"type": "server_error"}
+        else:
+            self._is_cut = kind == "response.incomplete" or status == "incomplete"
+            self._end, self.is_complete = response, True
+
+    def _output_items(self) -> list[Event]:
+        """Return the items of the output. Some servers send `done` events for only some of them, or none."""
+        finished_items = [self._items[index] for index in sorted(self._items)]
+        fields = list(self._end.get("output") or [])
+        return fields if len(fields) > len(finished_items) else finished_items
+
+    def _has_half(self, items: Sequence[Event]) -> bool:
+        """Return whether an item that was started is incomplete or missing."""
+        return len(items) < len(self._started_items) or any(item.get("status") in _HALF for item in items)
+
+    def _delta(self, kind: Literal["think", "respond"], text: str, place: tuple[int, int]) -> list[Delta]:
+        """Return the delta of a text, after a blank line if it belongs to another item than the text before."""
+        before = self._last_places.get(kind, place)
+        self._last_places[kind] = place
+        return [Delta(kind, text if before == place else f"\n\n{text}")]
+
+
+def _parts_in(items: Sequence[Event]) -> Iterator[Part]:
+    gap = ""
+    for item in items:
+        match item:
+            case {"type": "reasoning"} if thought := _thought(item):
+                yield ThinkPart(kind="think", text=thought)
+            case {"type": "message"} if text := _message_text(item):
+                yield RespondPart(kind="respond", text=gap + text)
+                gap = "\n\n"
+            case {"type": "function_call", "call_id": str(call_id), "name": str(name)}:
+                args = arguments_of(join_pieces([item.get("arguments") or ""]))
+                yield CallPart(kind="call", id=join_pieces([call_id]), name=join_pieces([name]), args=args)
+
+
+def _thought(item: Event) -> str:
+    pieces = [*(item.get("summary") or []), *(item.get("content") or [])]
+    return "\n\n".join(join_pieces([piece["text"]]) for piece in pieces if piece.get("text"))
+
+
+def _message_text(item: Event) -> str:
+    pieces = item.get("content") or []
+    return join_pieces(piece.get("text") or piece.get("refusal") or "" for piece in pieces)
+
+
+def _check_is_cut(end: Event) -> None:
+    """Raise `ModelError` unless the response ended early at a limit of its length."""
+    reason = name_of((end.get("incomplete_details") or {}).get("reason"))
+    if not reason or not is_cut(reason, vendor="OpenAI"):
+        raise unclear_answer_error("OpenAI ended its answer early and does not say why", vendor="OpenAI")
+
+
+def _raise_refusal(items: Sequence[Event], parts: Sequence[Part]) -> None:
+    """Raise `ModelError` if the answer is only a refusal."""
+    pieces = [piece for item in items if item.get("type") == "message" for piece in item.get("content") or []]
+    refusals = [piece["refusal"] for piece in pieces if piece.get("refusal")]
+    if refusals and len(refusals) == len(pieces) and not any(isinstance(part, CallPart) for part in parts):
+        raise ModelError("refusal", f"it says “{redact(' '.join(refusals))}”")
+
+
+def _stop(parts: Sequence[Part], *, is_cut: bool) -> StopReason:
+    if is_cut:
+        return "max_tokens"
+    return "tool_calls" if any(isinstance(part, CallPart) for part in parts) else "end_turn"
+
+
+def _usage(fields: Mapping[str, object]) -> Usage | None:
+    input_details, output_details = (
+        counts_of(fields.get("input_tokens_details")),
+        counts_of(fields.get("output_tokens_details")),
+    )
+    try:
+        return Usage(
+            input_tokens=count_of(fields, "input_tokens"),
+            output_tokens=count_of(fields, "output_tokens"),
+            cached_tokens=count_or_zero(input_details, "cached_tokens"),
+            cache_write_tokens=count_or_zero(input_details, "cache_write_tokens"),
+            reasoning_tokens=count_or_zero(output_details, "reasoning_tokens"),
+        )
+    except ValueError:
+        return None  # missing or invalid counts are no reason to retry
+
+
+def _state(model: str, items: list[Event], parts: Sequence[Part]) -> ProviderState | None:
+    if any(item.get("type") == "reasoning" and not item.get("encrypted_content") for item in items):
+        return None
+    if not _calls_in(items) <= {part.id for part in parts if isinstance(part, CallPart)} | _answered_in(items):
+        return None
+    invalid = {part.id: part for part in parts if isinstance(part, CallPart) and isinstance(part.args, str)}
+    # Strict servers parse the arguments of earlier calls, and would refuse every later request.
+    items = [
+        {**item, "arguments": arguments_json(invalid[item["call_id"]])} if item.get("call_id") in invalid else item
+        for item in items
+    ]
+    try:
+        to_json(items)
+    except PydanticSerializationError:  # a lone surrogate, which can't be stored
+        return None
+    return ProviderState(api=API, model=model, items=items)
+
+
+def _calls_in(items: Sequence[Event]) -> set[object]:
+    """Return the ids of all items that need an output, including unknown kinds."""
+    kinds = [(str(item.get("type")), item) for item in items]
+    calls = {item["call_id"] for kind, item in kinds if item.get("call_id") and not kind.endswith("_output")}
+    return calls | {item.get("id") for kind, item in kinds if kind == "mcp_approval_request"}
+
+
+def _answered_in(items: Sequence[Event]) -> set[object]:
+    """Return the ids of the calls whose output is among the items, since the vendor has run them itself."""
+    outputs = [item for item in items if str(item.get("type")).endswith("_output")]
+    return {item.get("call_id") or item.get("id") for item in outputs}
+
 
 OPENAI = Vendor(
     name="OpenAI",
@@ -44,7 +399,7 @@ class OpenAIProvider:
         """
         self._address = {"base_url": base_url, "api_key": api_key}
         self._transport = Transport(OPENAI, self._client, silence_timeout=silence_timeout)
-        self._refused = RefusedParts(_API)
+        self.refused = RefusedParts(_API)
         self._omitted_tools = OmittedToolsLog()
 
     async def stream(
@@ -60,7 +415,7 @@ class OpenAIProvider:
         def send(body: Body) -> AsyncGenerator[Delta | ModelResponse, None]:
             return stream_answer(self._transport.request(PATH, body), ResponsesAccumulator(name), meter=info.meter)
 
-        async with aclosing(self._refused.answer(name, request, info, encode_trimmed, send)) as answer:
+        async with aclosing(self.refused.answer(name, request, info, encode_trimmed, send)) as answer:
             async for piece in answer:
                 yield piece
 

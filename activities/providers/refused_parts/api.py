@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from typing import Any
 
-from turnkeeper.activities.providers.attachments.sight import Sight
+from turnkeeper.activities.providers.visible_request import Sight
 from turnkeeper.models.transcript.model_call import ModelRequest
 from turnkeeper.models.transcript.refused_parts import PartKind, RefusedPart
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Literal
 
-from turnkeeper.activities.providers.attachments.visible_request import Medium, id_of, media_in, media_of
 from turnkeeper.activities.providers.protocol import AttachmentRefusal, ModelError
 from turnkeeper.activities.providers.refused_parts.api import (
     Body,
@@ -21,6 +20,7 @@ from turnkeeper.activities.providers.refused_parts.api import (
     present_parameters,
 )
 from turnkeeper.activities.providers.refused_parts.trimming import list_version, tool_version
+from turnkeeper.activities.providers.visible_request import Medium, id_of, media_in, media_of
 from turnkeeper.models.transcript.attachments import ImageAttachment
 from turnkeeper.models.transcript.model_call import ModelRequest
 from turnkeeper.models.transcript.refused_parts import MAX_NAME_CHARS, RefusedPart
@@ -324,8 +324,19 @@ def _blamed_parameter(error: ModelError, refused: SentRequest, api: RefusableApi
         if verdict == "unsupported" and (name in parameters or name in fields):
             kind: Literal["parameter", "field"] = "parameter" if name in parameters else "field"
             yield [RefusedPart(kind=kind, name=name[:MAX_NAME_CHARS], reason=REFUSED)]
-        elif verdict == "required" and name in missing - required:
+        elif name in missing - required and (verdict == "required" or _refuses_null(error, name, api)):
             yield [RefusedPart(kind="required", name=name, reason=REFUSED)]
+
+
+_NULL = re.compile(
+    r"\bnull\b|\bNone(?:Type)?\b|(?:should|must) be (?:a )?(?:valid |non-empty )?string|expected (?:a )?string",
+    re.IGNORECASE,
+)
+
+
+def _refuses_null(error: ModelError, name: str, api: RefusableApi) -> bool:
+    """Return whether the message says that the field `name` may not be null."""
+    return _is_blamed(error, name, api) and _NULL.search(_words(error)) is not None
 
 
 _DEMAND = re.compile(

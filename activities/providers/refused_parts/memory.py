@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from cachetools import LRUCache
 
-from turnkeeper.activities.providers.attachments.visible_request import Medium, id_of
+from turnkeeper.activities.providers.visible_request import Medium, id_of
 from turnkeeper.models.transcript.refused_parts import RefusedPart
 
 MAX_REMEMBERED = 10_000
@@ -59,6 +59,15 @@ class RefusalMemory:
 
     def _of(self, model: str, session_id: str = "") -> _Parts:
         return self._parts.get((model, session_id)) or _Parts(maxsize=MAX_PARTS)
+
+    def texts(self) -> dict[str, list[str]]:
+        """Return what is remembered of each model, for people: of all its sessions, not of single ones."""
+        now = self._clock()
+        return {
+            model: [part.text for part, until in parts.values() if until > now]
+            for (model, session_id), parts in self._parts.items()
+            if not session_id
+        }
 
     def note_read(self, model: str, media: Iterable[Medium]) -> None:
         """Note that the vendor has answered a request with these, so it could read them."""

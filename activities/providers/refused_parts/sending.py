@@ -10,12 +10,12 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
-from turnkeeper.activities.providers.attachments.visible_request import Medium, media_in
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
 from turnkeeper.activities.providers.refused_parts.api import Body, Encode, Parts, RefusableApi, SentRequest
 from turnkeeper.activities.providers.refused_parts.blame import blamed_parts, is_refusal, suspects
 from turnkeeper.activities.providers.refused_parts.memory import RefusalMemory
 from turnkeeper.activities.providers.refused_parts.trimming import sent_request
+from turnkeeper.activities.providers.visible_request import Medium, media_in
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
 from turnkeeper.models.transcript.refused_parts import RefusedPart
 
@@ -32,6 +32,10 @@ class RefusedParts:
     def __init__(self, api: RefusableApi, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._api = api
         self._memory = RefusalMemory(clock)
+
+    def texts(self) -> dict[str, list[str]]:
+        """Return what is left out of all requests to each model, for people."""
+        return self._memory.texts()
 
     async def answer(
         self, name: str, request: ModelRequest, info: CallInfo, encode: Encode, send: Send

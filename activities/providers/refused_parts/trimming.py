@@ -4,8 +4,6 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from turnkeeper.activities.providers.attachments.sight import Sight
-from turnkeeper.activities.providers.attachments.visible_request import visible_request
 from turnkeeper.activities.providers.refused_parts.api import (
     SECTIONS,
     Body,
@@ -17,6 +15,7 @@ from turnkeeper.activities.providers.refused_parts.api import (
 )
 from turnkeeper.activities.providers.result_text import result_text
 from turnkeeper.activities.providers.tool_schemas import description_with_schema
+from turnkeeper.activities.providers.visible_request import Sight, visible_request
 from turnkeeper.models.session.tools.tool_list import tools_digest
 from turnkeeper.models.transcript.model_call import CallPart, ModelMessage, ModelRequest, ToolSpec
 

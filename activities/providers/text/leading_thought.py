@@ -9,12 +9,56 @@ OpenAI's open models (`harmony.py`): nothing of it is shown before its end.
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Literal
 
-from turnkeeper.activities.providers.answer_fields import join_pieces
+from turnkeeper.activities.providers.answer_fields import arguments_of, join_pieces
 from turnkeeper.activities.providers.protocol import Delta
-from turnkeeper.activities.providers.text.harmony import HARMONY_STARTS, harmony_in
 from turnkeeper.activities.providers.text.written_calls import WrittenCall, is_in_code
+
+HARMONY_STARTS = ("<|channel|>", "<|start|>assistant")
+"""How such an answer begins."""
+
+_MESSAGE = re.compile(
+    r"\s*(?:<\|start\|>assistant)?(?P<header>[^<]*<\|channel\|>(?P<channel>\w+)[^<]*(?:<\|constrain\|>[^<]*)?)"
+    r"<\|message\|>(?P<content>.*?)(?:<\|(?:end|return|call)\|>|(?=<\|start\|>)|\Z)",
+    re.DOTALL,
+)
+_RECIPIENT = re.compile(r"\bto=functions\.([\w-]+)")
+
+
+@dataclass
+class HarmonyAnswer:
+    """The messages of an answer, by what they are."""
+
+    thought: str = ""
+    text: str = ""
+    calls: list[WrittenCall] = field(default_factory=list)
+
+
+def harmony_in(text: str) -> HarmonyAnswer | None:
+    """Return what an answer says; `None` if it is no sequence of such messages.
+
+    >>> harmony_in("<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>So.<|return|>")
+    HarmonyAnswer(thought='Hm.', text='So.', calls=[])
+    >>> harmony_in("<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}<|call|>").calls
+    [WrittenCall(name='now', args={})]
+    """
+    answer, position = HarmonyAnswer(), 0
+    while text[position:].strip():
+        message = _MESSAGE.match(text, position)
+        if message is None:
+            return None
+        recipient = _RECIPIENT.search(message["header"])
+        if recipient:
+            answer.calls.append(WrittenCall(recipient[1], arguments_of(message["content"])))
+        elif message["channel"] == "analysis":
+            answer.thought += message["content"]
+        else:
+            answer.text += message["content"]
+        position = message.end()
+    return answer
+
 
 TAGS = {
     "<think>": "</think>",

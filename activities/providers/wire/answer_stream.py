@@ -12,8 +12,7 @@ from typing import Protocol
 from pydantic import JsonValue
 
 from turnkeeper.activities.providers.answer_fields import join_pieces
-from turnkeeper.activities.providers.meter import Meter
-from turnkeeper.activities.providers.protocol import Delta, ModelError
+from turnkeeper.activities.providers.protocol import Delta, Meter, ModelError
 from turnkeeper.activities.providers.request_encoding import Block
 from turnkeeper.activities.providers.wire.transport import Event, VendorStream
 from turnkeeper.models.bounds import encodable, encodable_text

@@ -8,13 +8,12 @@ from urllib.parse import quote
 from fastapi import APIRouter, Header, Query, Request, Response
 
 from turnkeeper.api.dependencies import AuditDep, BlobHash, ServicesDep, SessionId
-from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.etags import matches
+from turnkeeper.api.http.limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.openapi import SESSION, errors
 from turnkeeper.api.problems import invalid, problem
-from turnkeeper.api.prompts.attachment_bodies import attachment_path
+from turnkeeper.api.prompts.attachments import attachment_path
 from turnkeeper.api.store_calls import read_store, seconds_from_now
-from turnkeeper.models.transcript.attachment_rules import check_content, first_problem, image_type_of
 from turnkeeper.models.transcript.attachments import (
     MAX_ATTACHMENT_BYTES,
     MAX_NAME_CHARS,
@@ -23,6 +22,9 @@ from turnkeeper.models.transcript.attachments import (
     FileAttachment,
     ImageAttachment,
     ImageMediaType,
+    check_content,
+    first_problem,
+    image_type_of,
 )
 from turnkeeper.stores.blobs import attachments_owner
 

@@ -25,7 +25,7 @@ from turnkeeper.clients.terminal.interactive.input_handler import InputHandler
 from turnkeeper.clients.terminal.interactive.live_output import FRAME_SECONDS
 from turnkeeper.clients.terminal.interactive.screen import Screen
 from turnkeeper.clients.terminal.interactive.terminal_style import Sign, TerminalStyle
-from turnkeeper.clients.terminal.opening import OpenedSession, newest_page
+from turnkeeper.clients.terminal.one_shot import OpenedSession, newest_page
 from turnkeeper.models.transcript.attachments import Attachment
 
 GOODBYE_SECONDS = 2.0

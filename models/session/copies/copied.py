@@ -9,25 +9,88 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from turnkeeper.models.as_of import Stamp
 from turnkeeper.models.context.model_context import ContextState, LearnedLimit, ModelContext
+from turnkeeper.models.context.model_view import ViewState
 from turnkeeper.models.context.summary import Summary
 from turnkeeper.models.context.view_entries import ViewRef
 from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.replay_text.turns import MovedEvents, count_events
-from turnkeeper.models.session.carried_state import CarriedState
+from turnkeeper.models.session.carried_state import CarriedState, SessionFacts
 from turnkeeper.models.session.copies.document import ExportedTurn
-from turnkeeper.models.session.copies.snapshot import context_through
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.queue.fates import REMEMBERED_FATES, REMEMBERED_IDS
 from turnkeeper.models.session.queue.prompt_queue import QueueState
 from turnkeeper.models.session.queue.prompts import Fate
+from turnkeeper.models.session.session import Session
 from turnkeeper.models.transcript.attachments import Attachment
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.large_texts import refs_in
 from turnkeeper.models.transcript.model_call import RequestHead
 from turnkeeper.models.transcript.trajectory import BlobRef, ModelStep, Usage
 from turnkeeper.models.transcript.transcript import Transcript, TranscriptState, carried_size
+from turnkeeper.models.wire import Compact
+
+
+class SessionSnapshot(Compact):
+    """A session's configuration, its turns after the archived ones, and what the model sees. Under 1 MB of JSON.
+
+    It ends with the last completed turn. Opaque provider state is left out: a copy begins a new segment.
+    """
+
+    config: SessionInput
+    facts: SessionFacts
+    transcript: TranscriptState = TranscriptState()
+    context: ContextState | None = None
+    """`None`: Temporal no longer has the session, and nobody knows what its model saw."""
+    running_turn: str | None = None
+    waiting_prompts: int = 0
+    as_of: Stamp = None
+
+
+def snapshot_of(session: Session) -> SessionSnapshot:
+    """Return the session as of its last completed turn."""
+    transcript, running = session.transcript.state, None
+    if transcript.turns and not transcript.turns[-1].is_complete:
+        running = transcript.turns[-1].id
+        transcript = transcript.model_copy(update={"turns": transcript.turns[:-1]})
+    return SessionSnapshot(
+        config=session.config.model_copy(update={"chat_url": None, "task": None}),
+        facts=session.facts,
+        transcript=transcript,
+        context=context_through(session.context.state, transcript.count),
+        running_turn=running,
+        waiting_prompts=len(session.queue),
+    )
+
+
+def context_through(context: ContextState, count: int) -> ContextState:
+    """Return what is known of the model's context of the first `count` turns, without opaque provider state.
+
+    A summary that tells of later turns is left out.
+    """
+    entries, summary = list(_refs_through(context.view.entries, count)), context.view.summary
+    seen = {ref.number for ref in entries}
+    if summary and any(last > count for _, last in summary.turns):
+        summary = None
+    return ContextState(
+        view=ViewState(entries=entries, summary=summary, segment=context.view.segment + 1),
+        waiting=list(_refs_through(context.waiting, count)),
+        evicted_since=context.evicted_since,
+        summaries_failed=context.summaries_failed,
+        given_up=context.given_up,
+        cut={number: chars for number, chars in context.cut.items() if number in seen},
+        limit=context.limit,
+    )
+
+
+def _refs_through(refs: Iterable[ViewRef], count: int) -> Iterable[ViewRef]:
+    for ref in refs:
+        if ref.number <= count:
+            messages = tuple(message.model_copy(update={"state": None}) for message in ref.messages)
+            yield ref.model_copy(update={"state": None, "messages": messages})
+
 
 MAX_VIEW_TURNS = 1_000
 """Maximum of turns from which a model view is made, however many the window allows: it has a limit of bytes too."""

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from pydantic_core import to_json
 
-from turnkeeper.models.session.copies.snapshot import SessionSnapshot
+from turnkeeper.models.session.copies.copied import SessionSnapshot
 from turnkeeper.models.transcript.attachments import Attachment, named_in_text
 from turnkeeper.models.transcript.conversation import ConversationMessage, MessageRole
 from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall, dollars

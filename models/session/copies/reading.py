@@ -17,25 +17,30 @@ from pydantic_core import from_json
 
 from turnkeeper.models.context.view_entries import ViewRef
 from turnkeeper.models.errors import RejectedError
-from turnkeeper.models.field_paths import field_path
 from turnkeeper.models.ids import is_id
-from turnkeeper.models.invalid_values import reason_of
+from turnkeeper.models.invalid_values import field_path, reason_of
 from turnkeeper.models.session.carried_state import CarriedState
 from turnkeeper.models.session.copies.copied import (
     CopiedTurns,
     Copy,
     attachments_in,
     attachments_in_view,
+    context_through,
     copy_with_new_view,
     session_form,
     state_of_copy,
     texts_in_view,
 )
 from turnkeeper.models.session.copies.document import FORMAT, VERSION, ExportedTurn, SessionDocument
-from turnkeeper.models.session.copies.snapshot import context_through
 from turnkeeper.models.session.messages import SessionInput
-from turnkeeper.models.transcript.attachment_rules import check_attachments, check_content, with_true_type
-from turnkeeper.models.transcript.attachments import HASH_PATTERN, MAX_ATTACHMENTS, Attachment
+from turnkeeper.models.transcript.attachments import (
+    HASH_PATTERN,
+    MAX_ATTACHMENTS,
+    Attachment,
+    check_attachments,
+    check_content,
+    with_true_type,
+)
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.large_texts import refs_in
 from turnkeeper.models.transcript.model_call import ModelMessage

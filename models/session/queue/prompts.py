@@ -26,13 +26,10 @@ from pydantic_core import to_json
 from turnkeeper.models.as_of import Stamp
 from turnkeeper.models.bounds import bound_json
 from turnkeeper.models.errors import RejectedError, RejectionReason
-from turnkeeper.models.field_paths import field_path
 from turnkeeper.models.ids import ID_PATTERN, is_id
-from turnkeeper.models.invalid_values import reason_of
+from turnkeeper.models.invalid_values import field_path, reason_of
 from turnkeeper.models.limits import Limits
-from turnkeeper.models.transcript.attachment_contents import json_bytes
-from turnkeeper.models.transcript.attachment_rules import check_attachments
-from turnkeeper.models.transcript.attachments import MAX_ATTACHMENTS, Attachment
+from turnkeeper.models.transcript.attachments import MAX_ATTACHMENTS, Attachment, check_attachments, json_bytes
 from turnkeeper.models.wire import Compact, Frozen, Items, Strict, UndecodablePayload, UtcDatetime
 
 PromptMode = Literal["enqueue", "interrupt", "steer"]

@@ -9,8 +9,7 @@ from turnkeeper.models.session.tasks.allowance import TaskAllowance
 from turnkeeper.models.tasks.enrichment import first_prompt
 from turnkeeper.models.tasks.hand_off import TaskValidationWarning
 from turnkeeper.models.tasks.task_context import TaskContext
-from turnkeeper.models.transcript.attachment_contents import json_bytes
-from turnkeeper.models.transcript.attachments import Attachment
+from turnkeeper.models.transcript.attachments import Attachment, json_bytes
 from turnkeeper.models.transcript.task_view import HandOffReport
 from turnkeeper.models.transcript.trajectory import BlobRef
 from turnkeeper.models.wire import Compact, Items

@@ -25,7 +25,7 @@ from tests.vendors.anthropic_wire import (
 )
 from tests.vendors.golden_files import assert_golden
 from tests.vendors.server import Answer, Call
-from turnkeeper.activities.providers.anthropic.answer import AnthropicAccumulator
+from turnkeeper.activities.providers.anthropic.provider import AnthropicAccumulator
 from turnkeeper.activities.providers.anthropic.request import ANSWER_TOKENS, GO_ON, encode
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.activities.providers.request_encoding import OPENING
@@ -237,6 +237,12 @@ def test_agt_4_every_known_model_thinks_as_it_can() -> None:
         ("claude-opus-4-1-20250805", "enabled"),
         ("claude-sonnet-4-20250514", "enabled"),
         ("claude-3-7-sonnet-latest", "enabled"),
+        ("claude-4-sonnet", "enabled"),
+        ("anthropic/claude-4.5-sonnet-20250929", "enabled"),
+        ("claude-4-opus-20250514", "enabled"),
+        ("anthropic/claude-4.1-opus", "enabled"),
+        ("claude-4.5-haiku", "enabled"),
+        ("claude-4.6-sonnet", "adaptive"),
         ("claude-3-5-haiku-latest", None),
         ("claude-3-opus-20240229", None),
         ("claude-2.1", None),
@@ -259,6 +265,8 @@ def test_agt_4_other_names_are_told_to_think_by_what_they_look_like(name: str, k
         ("kimi-k3", 8_192),
         ("claude-3-7-sonnet-latest", ANSWER_TOKENS),
         ("claude-opus-4-20250514", ANSWER_TOKENS),
+        ("claude-4-sonnet", ANSWER_TOKENS),
+        ("anthropic/claude-4.5-haiku", ANSWER_TOKENS),
         ("claude-of-next-year", ANSWER_TOKENS),
     ],
 )
@@ -573,7 +581,7 @@ def test_agt_3_a_name_that_cannot_be_kept_is_mended() -> None:
     assert ModelResponse.model_validate_json(response.model_dump_json()) == response
     message = ModelMessage(role="assistant", tool_calls=response.calls, state=response.state)
     answered = result(response.calls[0].id, "ok")
-    assert encoded(user("?"), message, answered)["messages"][1]["content"][0]["name"] == "look\ufffd\ufffd"
+    assert encoded(user("?"), message, answered)["messages"][1]["content"][0]["name"] == "look__"
 
 
 def test_agt_3_without_a_header_the_message_names_the_request() -> None:

@@ -14,8 +14,7 @@ from tests.vendors.golden_files import assert_golden
 from tests.vendors.media import PDF, PNG, base64_of
 from tests.vendors.responses_wire import ResponsesWire
 from tests.vendors.server import BOUND, Answer, Reply, VendorWire
-from turnkeeper.activities.providers.attachments.visible_request import request_in_text
-from turnkeeper.activities.providers.errors.attachment_words import attachment_refusal
+from turnkeeper.activities.providers.errors.vendor_words import attachment_refusal
 from turnkeeper.activities.providers.offline.model import answer
 from turnkeeper.activities.providers.protocol import (
     AttachmentProblem,
@@ -24,6 +23,7 @@ from turnkeeper.activities.providers.protocol import (
     Provider,
 )
 from turnkeeper.activities.providers.request_encoding import short_id
+from turnkeeper.activities.providers.visible_request import request_in_text
 from turnkeeper.models.transcript.attachments import Attachment, CodeAttachment, FileAttachment, ImageAttachment
 from turnkeeper.models.transcript.model_call import (
     CallPart,

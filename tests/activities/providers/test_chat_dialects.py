@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.vendors.chat_wire import MODEL, chunk
-from turnkeeper.activities.providers.anthropic.answer import AnthropicAccumulator
-from turnkeeper.activities.providers.openai.chat_answer import ChatAccumulator, TextChatAccumulator
+from turnkeeper.activities.providers.anthropic.provider import AnthropicAccumulator
+from turnkeeper.activities.providers.openai.chat import ChatAccumulator, TextChatAccumulator
 from turnkeeper.models.transcript.model_call import CallPart, ModelResponse
 
 TOOLS = ["now", "echo", "look", "file_read", "file_read_lines"]
@@ -87,6 +87,7 @@ ECHO = '{"text": "b"}'
         pytest.param([[piece("now", "{}", index=0, id=None)], [piece("echo", ECHO, index=0, id=None)]], NOW_AND_ECHO,
                      id="ids of null"),
         pytest.param([[piece("now", "{}", index=0), piece("echo", ECHO, index=0)]], NOW_AND_ECHO, id="in one chunk"),
+        pytest.param([[None, piece("echo", ECHO, index=0)], [None]], [("echo", {"text": "b"})], id="null beside"),
         pytest.param([[piece("now", index=0), piece("now", index=0)]], [("now", {}), ("now", {})],
                      id="twice the same without arguments in one chunk"),
         pytest.param([[piece("now")], [piece("echo", ECHO)]], NOW_AND_ECHO, id="no index, no arguments"),

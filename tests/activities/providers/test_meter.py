@@ -7,8 +7,7 @@ import pytest
 
 from tests.vendors.apis import WIRES
 from tests.vendors.server import Answer, Call, Reply
-from turnkeeper.activities.providers.meter import Meter
-from turnkeeper.activities.providers.protocol import CallInfo, ModelError
+from turnkeeper.activities.providers.protocol import CallInfo, Meter, ModelError
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, RequestHead
 from turnkeeper.models.transcript.trajectory import Usage
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnkeeper.activities.providers.offline.intents import MAX_CHARS
+from turnkeeper.activities.providers.offline.handlers import MAX_CHARS
 from turnkeeper.activities.providers.offline.model import ABILITIES, OfflineModel, answer
 from turnkeeper.activities.providers.protocol import CallInfo, Delta
-from turnkeeper.models.session.tasks.outcome import history_notes
+from turnkeeper.models.session.tasks.task_state import history_notes
 from turnkeeper.models.tokens import estimate_tokens
 from turnkeeper.models.transcript.model_call import (
     CallPart,

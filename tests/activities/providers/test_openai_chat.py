@@ -12,7 +12,7 @@ from tests.vendors.chat_wire import MODEL, ChatWire, answer_chunks, chunk
 from tests.vendors.golden_files import assert_golden
 from tests.vendors.server import Answer, Call
 from turnkeeper.activities.providers.finish_reasons import UNCLEAR_ANSWER
-from turnkeeper.activities.providers.openai.chat_answer import ChatAccumulator, TextChatAccumulator
+from turnkeeper.activities.providers.openai.chat import ChatAccumulator, TextChatAccumulator
 from turnkeeper.activities.providers.openai.chat_request import (
     REASONING_TOKENS,
     encode,

@@ -23,8 +23,7 @@ from tests.vendors.responses_wire import (
 )
 from tests.vendors.server import Answer, Call
 from turnkeeper.activities.providers.finish_reasons import UNCLEAR_ANSWER
-from turnkeeper.activities.providers.openai.responses_answer import ResponsesAccumulator
-from turnkeeper.activities.providers.openai.responses_request import encode
+from turnkeeper.activities.providers.openai.responses import ResponsesAccumulator, encode
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.models.transcript.model_call import (
     CallPart,

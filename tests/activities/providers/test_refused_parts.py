@@ -18,6 +18,7 @@ from turnkeeper.activities.providers.protocol import CallInfo, ModelError
 from turnkeeper.activities.providers.refused_parts.blame import media_at
 from turnkeeper.activities.providers.refused_parts.memory import MEMORY_SECONDS, RefusalMemory
 from turnkeeper.activities.providers.refused_parts.sending import MAX_TRIES
+from turnkeeper.activities.providers.registry import ProviderRegistry
 from turnkeeper.models.transcript.attachments import PDF, FileAttachment, ImageAttachment
 from turnkeeper.models.transcript.model_call import (
     CallPart,
@@ -415,3 +416,21 @@ def test_agt_4_a_place_in_the_body_is_that_of_its_image() -> None:
     body = {"messages": [{"content": [{"type": "text"}, *({"source": {"data": one.data}} for one in (first, second))]}]}
     assert media_at("messages.0.content.2.image.source.base64", body, [first, second]) == [second]
     assert media_at("messages.0.content.9", body, [first, second]) == []
+
+
+async def test_agt_9_a_worker_names_what_it_leaves_out_of_each_models_requests() -> None:
+    """Of all sessions: `turnkeeper doctor` shows it. What one session alone had refused is not part of it."""
+    async with WIRES["openai-chat"]() as wire:
+        providers = ProviderRegistry({"openai-chat": wire.provider})
+        provider, _ = providers.resolve(wire.model)
+        assert providers.refused_parts() == {}
+        for name in ("stream_options", "a file"):
+            rule = next(rule for rule in RULES if rule.name == name)
+            StrictVendor(wire, rule, rule.wordings[0])
+            await ask(wire, provider, conversation("openai-chat"), INFO)
+    assert providers.refused_parts() == {
+        "openai-chat:qwen3": [
+            "parameter stream_options (the model's provider refused it)",
+            "PDFs (the model does not read them)",
+        ]
+    }

@@ -8,10 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.vendors.chat_wire import chunk
-from turnkeeper.activities.providers.openai.chat_answer import TextChatAccumulator
+from turnkeeper.activities.providers.openai.chat import TextChatAccumulator
 from turnkeeper.activities.providers.text.leading_thought import LeadingThought
-from turnkeeper.activities.providers.text.text_answer import GRAMMAR, AnswerReader, parts_of
-from turnkeeper.activities.providers.text.text_protocol import conversation_text, system_text
+from turnkeeper.activities.providers.text.text_protocol import (
+    GRAMMAR,
+    AnswerReader,
+    conversation_text,
+    parts_of,
+    system_text,
+)
 from turnkeeper.models.replay_text.grammar import PLAIN, CallEvent, RespondEvent, ThinkEvent, render_event
 from turnkeeper.models.transcript.model_call import (
     CallPart,

@@ -15,7 +15,7 @@ from tests.servers import over_http
 from tests.waiting import BOUND, until
 from turnkeeper.activities.toolbox import server_connection
 from turnkeeper.activities.toolbox.foreign_messages import MAX_MESSAGE_BYTES, NOT_SENT
-from turnkeeper.activities.toolbox.http_server import HttpServer
+from turnkeeper.activities.toolbox.http_server import HttpServer, SseServer
 from turnkeeper.activities.toolbox.tool_server import ToolServer
 from turnkeeper.activities.toolbox.toolbox import Toolbox
 from turnkeeper.models.transcript.model_call import ToolInvocation
@@ -41,8 +41,9 @@ class RealServer:
         self._process: asyncio.subprocess.Process | None = None
 
     @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/mcp"
+    def target(self) -> HttpServer:
+        address = f"http://127.0.0.1:{self.port}"
+        return SseServer(f"{address}/sse") if self._form == "sse" else HttpServer(f"{address}/mcp")
 
     async def start(self) -> None:
         self._process = await asyncio.create_subprocess_exec(
@@ -60,9 +61,9 @@ class RealServer:
             await self._process.wait()
 
 
-@pytest.fixture(params=["json", "events"])
+@pytest.fixture(params=["json", "events", "sse"])
 async def real(request: pytest.FixtureRequest) -> AsyncIterator[RealServer]:
-    """Run a server that answers as JSON, or as a stream of events."""
+    """Run a server that answers as JSON, as a stream of events, or by the older transport (`sse`)."""
     server = RealServer(request.param)
     await server.start()
     try:
@@ -72,7 +73,7 @@ async def real(request: pytest.FixtureRequest) -> AsyncIterator[RealServer]:
 
 
 def toolbox_of(server: RealServer, **more: object) -> Toolbox:
-    return Toolbox([ToolServer("web", HttpServer(server.url), **more)])
+    return Toolbox([ToolServer("web", server.target, **more)])
 
 
 async def test_agt_7_a_server_killed_in_the_middle_of_calls_ends_them_and_is_found_again(real, tmp_path):

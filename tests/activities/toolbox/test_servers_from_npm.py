@@ -4,8 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+from temporalio.client import Client
 
-from tests.servers.from_registries import everything_server, file_server
+from tests.harness import UNASKED
+from tests.servers.from_registries import everything_server, file_server, time_server
+from tests.vendors.apis import WIRES
+from tests.vendors.environment import next_turn, vendor_environment
+from tests.vendors.server import Answer, Call
 from tests.waiting import BOUND
 from turnkeeper.activities.toolbox.toolbox import Toolbox, build_toolbox
 from turnkeeper.models.settings.settings import Settings
@@ -111,3 +116,42 @@ async def test_agt_7_each_tool_of_the_server_of_files_is_called(folder, request)
     assert lost(results, FILES) == {}
     assert [one.media_type for one in results["read_media_file"].attachments] == ["image/gif"]
     assert results["edit_file"].content.count("+bye") == 1
+
+
+TIME: dict[str, tuple[dict[str, object], str]] = {
+    "get_current_time": ({"timezone": "Europe/Paris"}, '"timezone": "Europe/Paris"'),
+    "convert_time": (
+        {"source_timezone": "Europe/Paris", "time": "12:00", "target_timezone": "Asia/Tokyo"},
+        '"timezone": "Asia/Tokyo"',
+    ),
+}
+
+
+@pytest.mark.timeout(3 * BOUND)
+async def test_agt_7_a_session_reads_all_that_the_servers_of_others_answer(temporal: Client, folder, request):
+    """Of three servers by two SDKs, each tool is called in one turn; the next request has every answer."""
+    calls = {**EVERYTHING, **FILES, **TIME}
+    everything, files = everything_server(request.config.cache), file_server(request.config.cache)
+    servers = {
+        "everything": {"command": everything[0], "args": [*everything[1:], "stdio"]},
+        "files": {"command": files[0], "args": [*files[1:], "."], "cwd": str(folder)},
+        "time": time_server(request.config.cache),
+    }
+    async with (
+        toolbox_of(folder, **servers) as toolbox,
+        WIRES["openai-chat"]() as wire,
+        vendor_environment(temporal, wire, toolbox=toolbox) as env,
+    ):
+        # One after the other: files are written and read.
+        wire.script(*(Answer(calls=[Call(f"c{at}", name, args)]) for at, (name, (args, _)) in enumerate(calls.items())))
+        wire.script(Answer(text="All done."))
+        session = await env.start(UNASKED.model_copy(update={"model": wire.model}))
+        turn = await next_turn(session, "Call each tool once.")
+        last = "\n".join(str(message["content"]) for message in wire.requests[-1].body["messages"])
+    assert turn.agent_message == "All done."
+    ran = {call.name: call.result for step in turn.steps if step.kind == "model" for call in step.tool_calls}
+    assert sorted(ran) == sorted(calls)
+    assert {name for name, result in ran.items() if result is None or result.status != "ok"} == {
+        "simulate-research-query"  # it requires tasks, which are not supported
+    }
+    assert [name for name, (_, text) in calls.items() if text not in last] == []

@@ -24,7 +24,7 @@ from turnkeeper.api.ai_sdk.messages import PostChat
 from turnkeeper.api.ai_sdk.routes import DECISION_UNUSED_NOTICE
 from turnkeeper.api.ai_sdk.streams import DECISION_AWAITED_NOTICE, SILENT_WORKER_NOTICE, TurnStream
 from turnkeeper.api.ai_sdk.turn_chunks import TurnChunks
-from turnkeeper.api.http.body_limits import MAX_BODY_BYTES, MAX_HISTORY_BYTES
+from turnkeeper.api.http.limits import MAX_BODY_BYTES, MAX_HISTORY_BYTES
 from turnkeeper.api.live.feed import Event, ProblemEvent, UpdateFeed
 from turnkeeper.api.problems import problem
 from turnkeeper.api.timeouts import Timeouts

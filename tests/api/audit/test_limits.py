@@ -23,7 +23,7 @@ from tests.harness import TASK_SECONDS, Environment, patient
 from tests.waiting import run_other_tasks, until
 from turnkeeper.api.callers import LOCAL, Caller
 from turnkeeper.api.history.visible_sessions import count_open_sessions
-from turnkeeper.api.http.rate_limits import DEFAULTS, RateLimitMiddleware, RequestRates, limit_of
+from turnkeeper.api.http.limits import DEFAULTS, RateLimitMiddleware, RequestRates, limit_of
 from turnkeeper.api.problems import LimitName
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.settings.settings import Settings

@@ -30,8 +30,7 @@ from turnkeeper.api.callers import LOCAL
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.clients.python.errors import GatewayProblemError
 from turnkeeper.clients.python.gateway import GatewayClient
-from turnkeeper.models.settings.roles import Role
-from turnkeeper.models.settings.settings import AuthSettings, OidcSettings, Settings
+from turnkeeper.models.settings.settings import AuthSettings, OidcSettings, Role, Settings
 from turnkeeper.models.transcript.model_call import ToolSpec
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.logins import TOKEN_BYTES, Logins

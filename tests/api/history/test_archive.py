@@ -34,9 +34,8 @@ from tests.harness import (
     says,
 )
 from tests.waiting import BOUND, run_other_tasks, until
-from turnkeeper.models.deletion import deletion_id
 from turnkeeper.models.ids import WorkflowId
-from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.session.messages import SessionInput, deletion_id
 from turnkeeper.models.settings.settings import AuthSettings, Settings
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import (
@@ -623,7 +622,7 @@ async def test_api_2_without_the_archive_nothing_is_deleted_and_nothing_called_d
 
     monkeypatch.setattr(Archive, "delete", delete)
     soon = RetryPolicy(initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=0.2))
-    monkeypatch.setitem(activity_options.DELETION, "retry_policy", soon)
+    monkeypatch.setitem(activity_options.STORE_WORK, "retry_policy", soon)
     answer = await until_not(202, partial(http.delete, f"/workflow/{session.handle.id}"))
     assert (answer.status_code, problem_of(answer)) == (503, "archive-unavailable")
     assert "not deleted yet" in answer.json()["detail"]

@@ -19,8 +19,7 @@ from tests.api.waits import until_not
 from tests.harness import Environment, environment
 from tests.waiting import until
 from turnkeeper.api.history.deletion import SessionDeleter
-from turnkeeper.models.deletion import DeletionOrder, DeletionProgress, deletion_id
-from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.session.messages import DeletionOrder, DeletionProgress, SessionInput, deletion_id
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.stores.archive import ArchivedTurn
 from turnkeeper.workflows.delete_session import DeleteSession

@@ -24,8 +24,8 @@ from tests.api.http.test_bad_input import problem_of
 from tests.harness import Environment, asks, broken, heal, patient, says
 from tests.waiting import until
 from turnkeeper.api.callers import Caller
-from turnkeeper.api.history import index_repair
-from turnkeeper.api.history.index_repair import IndexRepair
+from turnkeeper.api.history import lists
+from turnkeeper.api.history.lists import IndexRepair
 from turnkeeper.api.history.visible_sessions import changed_since, retained
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.models.ids import WorkflowId
@@ -339,7 +339,7 @@ async def test_api_1_comparisons_go_on_after_any_error(
     finally:
         await repair.close()
     (error,) = [record for record in caplog.records if record.levelname == "ERROR"]
-    assert error.name == index_repair.__name__
+    assert error.name == lists.__name__
 
 
 async def test_api_1_a_wait_for_approval_that_the_archive_missed_is_listed_later(

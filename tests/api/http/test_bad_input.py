@@ -22,6 +22,7 @@ from tests.harness import FAILING_TASK_SECONDS, SLACK, DrivenSession, Environmen
 from tests.speed import cpu_seconds
 from turnkeeper.api.bodies import StartSession
 from turnkeeper.api.http.problem_responses import install_problem_handlers
+from turnkeeper.api.routes.page import page_files
 from turnkeeper.models.session.messages import Configure
 
 
@@ -357,7 +358,7 @@ async def test_api_2_unknown_routes_and_methods_are_problems_too(shared_http: As
         ("/healthz", "GET, HEAD, OPTIONS"),
         ("/", "GET, HEAD, OPTIONS"),
         ("/docs", "GET, HEAD, OPTIONS"),
-        ("/static/page.js", "GET, HEAD, OPTIONS"),
+        (f"{page_files().path}/page.js", "GET, HEAD, OPTIONS"),
     ],
 )
 async def test_api_2_a_path_says_all_its_methods(http_nowhere: AsyncClient, path: str, allowed: str) -> None:
@@ -387,7 +388,7 @@ async def test_api_7_head_is_wherever_get_is(
             assert (head.status_code, head.headers["content-type"]) == (got.status_code, got.headers["content-type"])
         else:
             assert head.status_code in (200, 204)
-    for path in ("/", "/static/page.js", "/docs", "/redoc", "/openapi.json"):
+    for path in ("/", f"{page_files().path}/page.js", "/docs", "/redoc", "/openapi.json"):
         head = await shared_http.head(path)
         assert (head.status_code, head.content) == (200, b"")
 

@@ -244,7 +244,7 @@ async def test_api_4_a_connection_with_a_late_body_is_between_two_requests_after
         idle, busy = connections
         idle.send(b"!")
         # Temporal can't be reached, which takes a while to be sure of: a request is not cut off meanwhile.
-        busy.send(b"!" + WHOLE.replace(b"/healthz", b"/workflow"))
+        busy.send(b"!" + WHOLE.replace(b"/healthz", b"/workflow/s1/conversation"))
         assert (await busy.answer())[0] == 503
         assert await idle.rest() == b""
 

@@ -23,7 +23,7 @@ from tests.api.tasks.delegating import mailing_sub_task
 from tests.harness import Environment, asks, broken, heal, product, says
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.api.callers import Caller
-from turnkeeper.api.mcp import tasks_extension
+from turnkeeper.api.mcp import tasks
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ToolSpec
 
@@ -117,7 +117,7 @@ async def test_tsk_6_a_handle_of_another_owner_is_an_unknown_one(
     client: McpClient, monkeypatch: pytest.MonkeyPatch, env: Environment
 ):
     created = await client.create("create_task", description="Count.")
-    monkeypatch.setattr(tasks_extension, "caller_of", lambda scope: Caller("key:ada", "", "Ada", "admin"))
+    monkeypatch.setattr(tasks, "caller_of", lambda scope: Caller("key:ada", "", "Ada", "admin"))
     with pytest.raises(MCPError) as refused:
         await client.task(created.task_id)
     assert refused.value.code == INVALID_PARAMS
@@ -201,7 +201,7 @@ async def test_api_4_a_decision_that_comes_after_another_person_s_is_a_refused_o
     client: McpClient, env: Environment, url: str, http: Any, monkeypatch: pytest.MonkeyPatch
 ):
     task_id, requests = await awaiting(env, client)
-    awaiting_calls = tasks_extension.awaiting_calls
+    awaiting_calls = tasks.awaiting_calls
 
     async def then_rejected(*args: Any) -> Any:
         calls = await awaiting_calls(*args)
@@ -210,7 +210,7 @@ async def test_api_4_a_decision_that_comes_after_another_person_s_is_a_refused_o
             await http.post(f"/workflow/{call.workflow_id}/approvals/{call.approval.call_id}", json=body)
         return calls
 
-    monkeypatch.setattr(tasks_extension, "awaiting_calls", then_rejected)
+    monkeypatch.setattr(tasks, "awaiting_calls", then_rejected)
     approve = {"action": "accept", "content": {"decision": "approve"}}
     await client.request("tasks/update", task_id, inputResponses=dict.fromkeys(requests, approve))
     await client.until(task_id, "completed")

@@ -268,7 +268,7 @@ async def test_ses_6_a_session_that_has_ended_answers_409(http: AsyncClient, env
     for session in (ended, terminated):
         await http.post("/workflow", json={"id": session})
     await http.post(f"/workflow/{ended}/end")
-    await until_status(http, ended, "ended")
+    await env.client.get_workflow_handle(ended).result()
     await env.client.get_workflow_handle(terminated).terminate("by the operator")
     for session in (ended, terminated):
         for query in ("", "?start=true"):

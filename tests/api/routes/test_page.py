@@ -2,19 +2,22 @@
 
 import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 from httpx import ASGITransport, AsyncClient
 
 from turnkeeper.api.app import create_app
-from turnkeeper.api.session_links import default_input
+from turnkeeper.api.bodies import default_input
+from turnkeeper.api.routes.page import PageFiles, page_files
 from turnkeeper.models.settings.settings import Settings
 
 ROOT = Path(__file__).parents[3]
 STATIC = ROOT / "clients" / "page"
 FILES = sorted(path.relative_to(STATIC).as_posix() for path in STATIC.rglob("*") if path.is_file())
 MODULES = [name for name in FILES if name.endswith(".js")]
+SERVED = [name for name in FILES if not name.endswith(".html")]
 
 
 async def test_api_5_the_page_is_there_with_a_policy_that_lets_nothing_else_in(shared_http: AsyncClient) -> None:
@@ -46,25 +49,49 @@ async def test_api_5_the_page_has_no_script_and_no_style_of_its_own_and_names_no
         assert not re.search(r"https?://", text), name
 
 
-@pytest.mark.parametrize("name", FILES)
-async def test_api_5_every_file_is_served_once_and_then_only_if_it_has_changed(
-    shared_http: AsyncClient, name: str
+@pytest.mark.parametrize("name", SERVED)
+async def test_api_5_every_file_is_served_compressed_and_kept_forever(shared_http: AsyncClient, name: str) -> None:
+    path = f"{page_files().path}/{name}"
+    content = (STATIC / name).read_bytes()
+    for encoding in ("gzip", "identity"):
+        answer = await shared_http.get(path, headers={"Accept-Encoding": encoding})
+        assert (answer.status_code, answer.content) == (200, content)
+        assert answer.headers.get("content-encoding", "identity") == encoding
+        assert answer.headers["vary"] == "Accept-Encoding"
+        assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        again = await shared_http.get(path, headers={"If-None-Match": answer.headers["etag"]})
+        assert (again.status_code, again.content, again.headers["vary"]) == (304, b"", "Accept-Encoding")
+
+
+async def test_api_5_a_changed_file_has_another_name_and_other_content_is_never_under_it(
+    shared_http: AsyncClient, tmp_path: Path
 ) -> None:
-    answer = await shared_http.get(f"/static/{name}")
-    assert answer.status_code == 200
-    assert answer.headers["cache-control"] == "no-cache"
-    assert answer.headers["x-content-type-options"] == "nosniff"
-    again = await shared_http.get(f"/static/{name}", headers={"If-None-Match": answer.headers["etag"]})
-    assert (again.status_code, again.content) == (304, b"")
+    shutil.copytree(STATIC, tmp_path / "page")
+    assert PageFiles(tmp_path / "page").path == page_files().path
+    with (tmp_path / "page" / "words.js").open("a") as file:
+        file.write("// another release")
+    other = PageFiles(tmp_path / "page").path
+    assert other != page_files().path
+    answer = await shared_http.get(f"{other}/words.js")
+    assert (answer.status_code, answer.headers["cache-control"]) == (404, "no-store")
 
 
 async def test_api_5_the_page_itself_is_asked_for_again_only_if_it_has_changed(shared_http: AsyncClient) -> None:
-    etag = (await shared_http.get("/")).headers["etag"]
-    assert (await shared_http.get("/", headers={"If-None-Match": etag})).status_code == 304
+    page = await shared_http.get("/")
+    assert (page.headers["cache-control"], page.headers["vary"]) == ("no-cache", "Accept-Encoding")
+    assert page.headers["content-encoding"] == "gzip"
+    plain = await shared_http.get("/", headers={"Accept-Encoding": "identity"})
+    assert "content-encoding" not in plain.headers
+    assert (plain.text, plain.headers["etag"]) == (page.text, page.headers["etag"])
+    head = await shared_http.head("/")
+    assert head.headers["content-length"] == page.headers["content-length"]
+    assert (await shared_http.get("/", headers={"If-None-Match": page.headers["etag"]})).status_code == 304
 
 
 @pytest.mark.parametrize(
-    "path", ["/nothing", "/static/nothing.js", "/static/../app.py", "/static/%2e%2e/app.py", "/static/"]
+    "path",
+    ["/nothing", "/static/nothing.js", "/static/page.js", "/static/../app.py", "/static/%2e%2e/app.py", "/static/"],
 )
 async def test_api_2_an_unknown_path_is_a_problem_and_not_the_page(shared_http: AsyncClient, path: str) -> None:
     answer = await shared_http.get(path)
@@ -103,7 +130,7 @@ def test_api_5_every_module_and_every_style_is_used() -> None:
 
 async def test_api_5_every_module_is_fetched_at_once_and_not_one_after_the_other(shared_http: AsyncClient) -> None:
     page = (await shared_http.get("/")).text
-    fetched = re.findall(r'rel="modulepreload" href="/static/([\w/]+\.js)"', page)
+    fetched = re.findall(r'rel="modulepreload" href="/static/\w+/([\w/]+\.js)"', page)
     assert fetched == [name for name in MODULES if name != "conversation/wire.js"]  # which is types only
 
 

@@ -11,7 +11,7 @@ from temporalio.client import Client
 
 from tests.harness import Environment
 from tests.waiting import until
-from turnkeeper.api.history.session_lists import _checksum
+from turnkeeper.api.history.lists import _checksum
 from turnkeeper.models.session.messages import SessionInput
 
 
@@ -62,7 +62,7 @@ async def test_api_2_a_cursor_of_the_index_with_the_right_checksum_and_nonsense_
 
 
 async def test_api_1_a_list_goes_on_from_its_own_cursor(http: AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnkeeper.api.history.session_lists.PAGE", 2)
+    monkeypatch.setattr("turnkeeper.api.history.lists.PAGE", 2)
     user = f"u-{uuid4().hex[:12]}"
     started = [(await http.post("/workflow", json={"user": user})).json()["workflow_id"] for _ in range(5)]
 

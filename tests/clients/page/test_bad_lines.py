@@ -110,7 +110,7 @@ async def test_api_5_what_arrives_byte_by_byte_is_read_as_it_was_sent(tab: Tab) 
     await tab.open()
     events = await tab.page.evaluate(
         """async () => {
-          const { eventsOf } = await import("/static/conversation/event_stream.js");
+          const { eventsOf } = await import(new URL("conversation/event_stream.js", document.scripts[0].src));
           const sent = ": alive\\r\\n\\r\\n"
             + "event: update\\r\\nid: 1.a\\r\\ndata: {\\"ä\\":\\r\\ndata: \\"🦊\\"}\\r\\n\\r\\n"
             + "data:x\\n\\nevent: half";

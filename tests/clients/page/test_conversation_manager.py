@@ -22,7 +22,8 @@ from turnkeeper.models.transcript.partial_output import PartialOutput, PartialPa
 from turnkeeper.models.transcript.trajectory import ToolCall, ToolResult
 
 PAGE_MANAGER = """async () => {
-  const { ConversationManager } = await import("/static/conversation/conversation_manager.js");
+  const path = new URL("conversation/conversation_manager.js", document.scripts[0].src);
+  const { ConversationManager } = await import(path);
   window.manager = new ConversationManager();
 }"""
 

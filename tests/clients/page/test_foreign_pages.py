@@ -13,6 +13,7 @@ from tests.clients.page.conftest import launched
 from tests.clients.page.tab import http_client
 from tests.harness import BOUND, Environment, asks
 from turnkeeper.api.http.origin_check import EXEMPT_PATHS
+from turnkeeper.api.routes.page import page_files
 from turnkeeper.models.transcript.model_call import ToolSpec
 
 FOREIGN = "rebind.example"
@@ -130,7 +131,7 @@ class Victim:
         }
         async with http_client(self.url) as http:
             document = (await http.get("/openapi.json")).json()
-        pages = [("get", path) for path in ("/", "/static/page.js", "/docs", "/redoc", "/openapi.json")]
+        pages = [("get", path) for path in ("/", f"{page_files().path}/page.js", "/docs", "/redoc", "/openapi.json")]
         operations = [(method, path) for path, methods in document["paths"].items() for method in methods]
         calls = []
         for method, template in [*pages, *operations]:
@@ -181,7 +182,12 @@ async def test_api_4_a_name_that_was_made_to_lead_here_reads_nothing_and_changes
     for path in ("/", "/docs", "/workflow", f"/workflow/{victim.session}/conversation/full"):
         assert await page.evaluate(FRAME, {"base": "", "path": path}) == ""  # no response may be in a frame
     assert await page.evaluate(LISTEN, {"base": "", "path": f"/workflow/{victim.session}/events"}) == "refused"
-    paths = ["/workflow", "/static/icon.svg", "/static/page.js", f"/workflow/{victim.session}"]
+    paths = [
+        "/workflow",
+        f"{page_files().path}/icon.svg",
+        f"{page_files().path}/page.js",
+        f"/workflow/{victim.session}",
+    ]
     assert [name for name, _ in await page.evaluate(EMBED, {"base": "", "paths": paths}) if name != "object"] == []
     await page.evaluate(SUBMIT, {"base": "", "path": f"/workflow/{victim.session}/cancel"})
     assert await victim.look() == before

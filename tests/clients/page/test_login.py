@@ -17,8 +17,7 @@ from tests.clients.conftest import gateway_settings
 from tests.clients.page.tab import Tab
 from tests.harness import Environment, asks, says
 from turnkeeper.api.timeouts import Timeouts
-from turnkeeper.models.settings.roles import ROLES
-from turnkeeper.models.settings.settings import AuthSettings, Settings
+from turnkeeper.models.settings.settings import ROLES, AuthSettings, Settings
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.logins import Logins
 from turnkeeper.stores.stores import Stores

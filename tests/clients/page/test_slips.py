@@ -59,7 +59,7 @@ async def test_api_5_a_duration_is_rounded_before_it_is_parted(tab: Tab) -> None
     await tab.open()
     words = await tab.page.evaluate(
         """async (all) => {
-          const { duration } = await import("/static/words.js");
+          const { duration } = await import(new URL("words.js", document.scripts[0].src));
           return all.map(duration);
         }""",
         [999.4, 999.6, 9_940, 9_960, 59_400, 59_600, 119_400, 119_700, 3_599_700, 7_260_000],

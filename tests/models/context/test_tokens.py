@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.models import vector_cases
-from turnkeeper.models.context.shortening import shorten_message
+from turnkeeper.models.context.view_entries import shorten_message
 from turnkeeper.models.tokens import count_chars, estimate_tokens
 from turnkeeper.models.transcript.model_call import CallPart, ModelMessage
 

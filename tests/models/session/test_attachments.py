@@ -14,18 +14,16 @@ from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.queue.prompts import Prompt, PromptSignal, read_prompt, text_bytes
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.views import queue_of
-from turnkeeper.models.transcript.attachment_contents import (
-    hashes_of,
-    json_bytes,
-    refer_attachments,
-    resolve_attachments,
-)
 from turnkeeper.models.transcript.attachments import (
     IMAGE_CHARS,
     Attachment,
     CodeAttachment,
     FileAttachment,
     ImageAttachment,
+    hashes_of,
+    json_bytes,
+    refer_attachments,
+    resolve_attachments,
 )
 from turnkeeper.models.transcript.model_call import ModelMessage
 from turnkeeper.models.transcript.trajectory import ToolResult, UserStep

@@ -75,6 +75,7 @@ FULL: dict[str, Any] = {
         "tools": "0123456789abcdef",
         "parts": [{"kind": "images", "reason": "the model does not read them"}],
         "accepted_tokens": 400,
+        "state_was_refused": True,
         "was_reset": True,
     },
     "archive": {"report": {"results_cut": 1}, "again_at": MOMENT},

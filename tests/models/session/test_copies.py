@@ -21,11 +21,10 @@ from turnkeeper.models.context.summary import Summary
 from turnkeeper.models.context.view_entries import ViewRef
 from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.errors import RejectedError
-from turnkeeper.models.session.copies.copied import CopiedTurns, copy_with_new_view
+from turnkeeper.models.session.copies.copied import CopiedTurns, context_through, copy_with_new_view
 from turnkeeper.models.session.copies.document import ExportedTurn, schema_text
 from turnkeeper.models.session.copies.markdown import markdown_turn
 from turnkeeper.models.session.copies.reading import check_document, copy_of_document, count_values, read_document
-from turnkeeper.models.session.copies.snapshot import context_through
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.conversation import ConversationMessage
 

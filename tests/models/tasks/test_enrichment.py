@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.speed import cpu_seconds
-from turnkeeper.activities.providers.offline.conversation import Conversation
+from turnkeeper.activities.providers.offline.handlers import Conversation
 from turnkeeper.models.errors import TaskValidationError
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.queue.prompts import check_text
@@ -19,8 +19,7 @@ from turnkeeper.models.tasks.enrichment import first_prompt, format_task_enrichm
 from turnkeeper.models.tasks.hand_off import validate_conversation_history
 from turnkeeper.models.tasks.history_policy import PRESETS, HistoryPolicy, TextLimit
 from turnkeeper.models.tasks.inheritance import Inheritance, messages_in
-from turnkeeper.models.tasks.stored_history import OMITTED, ConversationHistory
-from turnkeeper.models.tasks.task_context import TaskContext
+from turnkeeper.models.tasks.task_context import OMITTED, ConversationHistory, TaskContext
 from turnkeeper.models.tokens import estimate_tokens
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, RequestHead

@@ -20,10 +20,11 @@ from turnkeeper.models.tasks.history_policy import (
     PRESETS,
     HistoryPolicy,
     TextLimit,
+    is_timestamp,
+    moment_of,
     resolve_policy,
 )
-from turnkeeper.models.tasks.stored_history import OMITTED
-from turnkeeper.models.tasks.timestamps import is_timestamp, moment_of
+from turnkeeper.models.tasks.task_context import OMITTED
 
 NOW = "2025-10-29T13:30:00Z"
 RULE = "=" * 80

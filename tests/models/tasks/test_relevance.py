@@ -8,7 +8,7 @@ from tests.speed import cpu_seconds
 from turnkeeper.models.session.task import CreateTask, PreparedTask, prepare_task
 from turnkeeper.models.tasks.hand_off import validate_conversation_history
 from turnkeeper.models.tasks.history_policy import HistoryPolicy
-from turnkeeper.models.tasks.stored_history import HistoryMessage
+from turnkeeper.models.tasks.task_context import HistoryMessage
 from turnkeeper.stores.tasks.bm25 import MAX_QUERY_TERMS, rank
 
 NOW = "2026-01-01T00:00:00Z"

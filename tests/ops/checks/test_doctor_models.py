@@ -4,7 +4,9 @@ import sys
 
 import pytest
 
+from turnkeeper.models.settings.settings import load_settings
 from turnkeeper.ops.checks.doctor import Finding, examine
+from turnkeeper.ops.checks.worker_report import WorkerReport
 
 CHAT = "openai-chat:llama"
 
@@ -107,3 +109,10 @@ async def test_ops_3_costs_that_are_not_known_are_a_fault_where_they_are_limited
     monkeypatch.setenv("TURNKEEPER_LIMITS__MAX_COST_PER_TURN", "0.5")
     message = f"{why}, so limits.max_cost_per_turn (0.5) cannot be enforced"
     assert await finding("costs") == Finding("costs", "broken", message, fix)
+
+
+async def test_agt_9_the_doctor_names_what_is_left_out_of_a_models_requests(folder):
+    texts = ["tool look (refused)", "max_tokens over 8,192 (refused)"]
+    report = WorkerReport(identity="w", reported_at=0.0, refused_parts={CHAT: texts})
+    report.write(load_settings().state_dir)
+    assert await finding(CHAT) == Finding(CHAT, "good", f"left out of its requests: {'; '.join(texts)}")

@@ -20,12 +20,19 @@ from tests.ops.demo.lossy_gateway import lossy_gateway
 from tests.ops.local.test_cli import Command, run
 from tests.waiting import until
 from turnkeeper.ops.demo import run as demo
-from turnkeeper.ops.demo.environment import DemoEnvironment, demo_environment
 from turnkeeper.ops.demo.report import Report
 from turnkeeper.ops.demo.run import run_scenario
-from turnkeeper.ops.demo.scenario import Scenario, Step, approve_a_write, kill_the_worker, use_tools
-from turnkeeper.ops.local.gateway import Gateway
+from turnkeeper.ops.demo.scenario import (
+    DemoEnvironment,
+    Scenario,
+    Step,
+    approve_a_write,
+    demo_environment,
+    kill_the_worker,
+    use_tools,
+)
 from turnkeeper.ops.local.ports import LOOPBACK, is_free, reserved_port
+from turnkeeper.ops.local.supervisor import Gateway
 
 pytestmark = pytest.mark.usefixtures("forked")
 

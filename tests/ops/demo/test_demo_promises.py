@@ -15,7 +15,7 @@ from turnkeeper.models.transcript.trajectory import (
     ToolResult,
     UserStep,
 )
-from turnkeeper.ops.demo.promises import PROMISES, AcceptedPrompt, ApprovedWrite, FileState, SessionLog, broken_promises
+from turnkeeper.ops.demo.report import PROMISES, AcceptedPrompt, ApprovedWrite, FileState, SessionLog, broken_promises
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -22,10 +22,8 @@ from turnkeeper.activities.failures import WORKER_DIED
 from turnkeeper.models.command_line import command_line
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.ops.local.gateway import Gateway
-from turnkeeper.ops.local.supervisor import run_until_signalled
-from turnkeeper.workflows.hosting.connection import connect
-from turnkeeper.workflows.hosting.endpoint import EmbeddedServer
+from turnkeeper.ops.local.supervisor import Gateway, run_until_signalled
+from turnkeeper.workflows.hosting.connection import EmbeddedServer, connect
 
 LAST_LINE = "Ctrl-C stops everything. Sessions continue at the next start."
 

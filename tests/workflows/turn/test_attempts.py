@@ -16,7 +16,7 @@ from turnkeeper.activities.providers.finish_reasons import UNCLEAR_ANSWER
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.activities.providers.registry import ProviderRegistry
 from turnkeeper.models.context.model_view import request_tokens
-from turnkeeper.models.model_name import split_model
+from turnkeeper.models.ids import split_model
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.tokens import tokens_of
 from turnkeeper.models.transcript.conversation import ConversationMessage

@@ -18,7 +18,7 @@ from tests.vendors.server import Answer
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
 from turnkeeper.activities.providers.registry import ProviderRegistry
-from turnkeeper.models.model_name import split_model
+from turnkeeper.models.ids import split_model
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.transcript.conversation import ConversationMessage

@@ -8,7 +8,7 @@ from tests.harness import Environment
 from tests.vendors.chat_wire import ChatWire
 from tests.vendors.responses_wire import ResponsesWire, function_call, message, reasoning
 from tests.vendors.server import Answer, Call, VendorWire
-from turnkeeper.activities.providers.text.text_answer import GRAMMAR
+from turnkeeper.activities.providers.text.text_protocol import GRAMMAR
 from turnkeeper.models.replay_text.grammar import PLAIN
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.model_call import ToolInvocation

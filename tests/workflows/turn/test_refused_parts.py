@@ -8,7 +8,7 @@ from temporalio.client import Client
 
 from tests.vendors.apis import WIRES
 from tests.vendors.environment import next_turn, vendor_environment
-from tests.vendors.server import Answer, Received, Reply, VendorWire
+from tests.vendors.server import Answer, Call, Received, Reply, VendorWire
 from turnkeeper.models.session.messages import SessionInput
 
 DONE = Answer(text="Done.")
@@ -76,3 +76,40 @@ async def test_agt_9_a_refusal_that_blames_nothing_has_the_tools_listed_anew_onc
         assert (first.error_type, second.agent_message) == ("bad_request", "Done.")
         names = [tool["function"]["name"] for tool in wire.requests[-1].body["tools"]]
         assert [name for name in names if name != "run_task"] == [env.tools.specs[0].name]
+
+
+async def test_agt_9_reasoning_that_is_refused_again_stays_out_of_the_session(temporal: Client) -> None:
+    """A vendor that takes none back: it is dropped once, and left out from the second refusal on."""
+    async with WIRES["anthropic"]() as wire, vendor_environment(temporal, wire) as env:
+        thoughtful = wire.reply(Answer(think="I think.", text="Done."))
+        refusal = Reply.error(400, {"error": {"type": "invalid_request_error", "message": "Bad Request"}})
+        wire.server.otherwise = lambda received: refusal if '"signature"' in received.raw.decode() else thoughtful
+        session = await env.start(SessionInput(model=wire.model))
+        turns = [await next_turn(session, f"prompt {number}") for number in range(5)]
+        assert [turn.agent_message for turn in turns] == ["Done."] * 5
+        assert [bool(turn.steps[-1].left_out) for turn in turns] == [False, True, True, False, False]
+        assert len(wire.requests) == 5 + 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Invalid value for 'content': expected a string, got null.",
+        "messages.1.content: Input should be a valid string",
+        "messages[1]: `content` must not be null",
+    ],
+)
+async def test_agt_9_an_endpoint_that_takes_no_null_gets_an_empty_text(temporal: Client, words: str) -> None:
+    """L14: beside calls without a text the content is null; nothing is taken for too long."""
+    async with WIRES["openai-chat"]() as wire, vendor_environment(temporal, wire) as env:
+        call = wire.reply(Answer(calls=[Call("c1", "look", {"at": "it"})]))
+        refuse_if(wire, lambda body: any(message["content"] is None for message in body["messages"]), words)
+        wire.script(call)
+        session = await env.start(SessionInput(model=wire.model))
+        first = await next_turn(session, "hello")
+        requests = len(wire.requests)
+        second = await next_turn(session, "again")
+        assert (first.agent_message, second.agent_message) == ("Done.", "Done.")
+        assert first.steps[-1].left_out.startswith("Left out for this model: messages without content")
+        assert (requests, len(wire.requests)) == (3, 4)
+        assert [message["content"] for message in wire.requests[-1].body["messages"]][2] == ""

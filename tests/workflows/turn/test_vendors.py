@@ -15,7 +15,7 @@ from tests.vendors.apis import WIRES
 from tests.vendors.server import Answer, Call, VendorWire
 from turnkeeper.activities.providers.registry import ProviderRegistry
 from turnkeeper.activities.toolbox.toolbox import build_toolbox
-from turnkeeper.models.model_name import split_model
+from turnkeeper.models.ids import split_model
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationMessage

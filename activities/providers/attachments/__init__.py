@@ -1,1 +1,0 @@
-"""Attachments in requests: what a model is shown of them, and what vendors refuse (CTX-16, AGT-4)."""

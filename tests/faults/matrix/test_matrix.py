@@ -1,0 +1,53 @@
+"""Whatever a model's vendor does, its session answers within its next two turns (AGT-3, AGT-9).
+
+The ordinary test run plays about 40 rows and a session of 15 turns; `make matrix` plays all rows and long sessions.
+"""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+
+import pytest
+from temporalio.client import Client
+
+from tests.faults.matrix.conftest import PROPERTY
+from tests.faults.matrix.long_sessions import long_session
+from tests.faults.matrix.playing import Outcome, Row, played
+from tests.faults.matrix.rows import all_rows, batches, sample
+
+IS_WHOLE = bool(os.environ.get("MATRIX"))
+"""Whether all rows are played."""
+
+BATCHES = batches(all_rows() if IS_WHOLE else sample())
+SEEDS = range(1, 13) if IS_WHOLE else range(1, 2)
+TURNS = 60 if IS_WHOLE else 15
+
+Record = Callable[[str, object], None]
+
+
+def check(outcomes: Sequence[Outcome], record_property: Record) -> None:
+    record_property(PROPERTY, json.dumps([asdict(outcome) for outcome in outcomes]))
+    assert [outcome for outcome in outcomes if outcome.problem or outcome.is_ended or outcome.unlearned] == []
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("batch", BATCHES, ids=[f"{number}: {rows[0].id}" for number, rows in enumerate(BATCHES)])
+async def test_agt_9_a_session_answers_within_two_turns_of_any_fault(
+    temporal: Client, batch: list[Row], record_property: Record
+) -> None:
+    check(await played(temporal, batch), record_property)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_agt_3_a_long_session_of_all_vendors_sends_legal_requests(
+    temporal: Client, seed: int, record_property: Record
+) -> None:
+    check([await long_session(temporal, seed=seed, turns=TURNS)], record_property)
+
+
+def test_agt_9_the_matrix_has_rows_for_every_vendor() -> None:
+    rows = all_rows()
+    assert len(rows) >= 450
+    assert len({(row.id, row.flavour) for row in rows}) == len(rows)
