@@ -1,7 +1,7 @@
 """The chunks of a UI message stream, version 1, that this adapter sends (API-1).
 
 Names, spelling and order are those of Vercel's AI SDK, whose client validates each chunk (`uiMessageChunkSchema` of the
-npm package `ai`, version 7). Version 6 lacks some of them; `older_clients.py` replaces those.
+npm package `ai`, version 7). Version 6 lacks some of them; they are replaced for it.
 """
 
 import re

@@ -1,7 +1,7 @@
 """gzip for the gateway's own files and for its JSON (OPS-11).
 
 Event streams, uploads and large texts pass as they are. So does an answer that sets a cookie: what is compressed
-together with a secret can be guessed from the length (`docs/decisions/0068`).
+together with a secret can be guessed from the length (`docs/decisions/0070`).
 """
 
 import asyncio

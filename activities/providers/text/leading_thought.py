@@ -4,7 +4,7 @@ Servers without a parser for it leave the thinking in the text. Only a leading t
 the answer was cut; anywhere else it is ordinary text. Where the template has written the opening tag, only the closing
 one is in the text: it counts at the end of a line of its own or of a sentence, with a blank line after it, outside of
 code. That is known at the end only, so such thinking is shown as text until then. So is an answer in the tokens of
-OpenAI's open models (`harmony.py`): nothing of it is shown before its end.
+OpenAI's open models (harmony): nothing of it is shown before its end.
 """
 
 import re

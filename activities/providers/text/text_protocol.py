@@ -2,7 +2,7 @@
 
     request    the system prompt, the tools and the grammar as one system text; the conversation as one replay text, or
                the user's message alone at its beginning
-    answer     the events that come next, in the same grammar (`text_answer.py`)
+    answer     the events that come next, in the same grammar
 
 The conversation has the usual marks, such as `$user:`; an answer has `§` instead of `$`. So a model that repeats a part
 of the conversation doesn't begin an event. In texts of users and tools, lines that look like either mark are escaped.
