@@ -73,8 +73,6 @@ class ContextView(Frozen):
 
     It is for this model and this configuration of the window (CTX-7).
     """
-    window_halved: bool
-    """Whether less is sent than configured, since a vendor said that the context was too long (CTX-7)."""
     estimated_tokens: int
     """Of the whole request, with the fixed part."""
     reported_tokens: int | None = None
@@ -107,13 +105,11 @@ def context_view(
     end = min(transcript.count, transcript.count if before is None else before - 1)
     first = max(1, end - limit + 1)
     fixed, view = fixed_part(head, model=model), context.view
-    max_tokens = context.max_tokens(config, model=model)
     return ContextView(
         segment=view.segment,
         message_count=view.message_count,
         max_messages=config.max_messages,
-        max_tokens=max_tokens,
-        window_halved=max_tokens is not None,
+        max_tokens=context.max_tokens(config, model=model),
         estimated_tokens=fixed.estimated_tokens + view.estimated_tokens,
         reported_tokens=context.reported_tokens,
         fixed=fixed,

@@ -135,7 +135,7 @@ async def test_ctx_7_a_context_that_is_too_long_is_halved_by_its_size_and_the_ca
         assert request.messages[0].content == "number 1"
         assert request.messages[-1].content == "number 11"
     view = await session.context()
-    assert (view.window_halved, view.max_messages) == (True, 100)
+    assert view.max_messages == 100
     assert view.max_tokens == view.fixed.estimated_tokens + tokens_of(size(second)) // 2
     assert f"at most ~{view.max_tokens:,} tokens are sent" in await details(session)
 
@@ -264,7 +264,7 @@ async def test_ctx_8_the_account_says_of_each_turn_what_the_model_sees(env: Envi
     await session.prompt(id="p1", text="number 1")
     await session.idle(turns=1)
     view = await session.context()
-    assert (view.segment, view.message_count, view.max_messages, view.window_halved) == (1, 2, 11, False)
+    assert (view.segment, view.message_count, view.max_messages, view.max_tokens) == (1, 2, 11, None)
     assert view.fixed.system_prompt_tokens == 2
     assert view.fixed.tools == ["look", "pay", "run_task"]
     assert view.estimated_tokens == view.fixed.estimated_tokens + view.turns[0].estimated_tokens
