@@ -3,11 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Protocol, TypeVar
 
-from alembic import command
-from alembic.config import Config
 from sqlalchemy import Connection
 
 Result = TypeVar("Result")
@@ -60,17 +57,3 @@ def microseconds(moment: datetime) -> int:
 
 def moment_of(microseconds: int) -> datetime:
     return _EPOCH + timedelta(microseconds=microseconds)
-
-
-MIGRATIONS = Path(__file__).with_name("migrations")
-
-
-def migrate(connection: Connection) -> None:
-    """Run, in the transaction of `connection`, every migration that has not been run; safe to repeat.
-
-    Alembic keeps what is being migrated in globals: one at a time in a process.
-    """
-    config = Config(attributes={"connection": connection})
-    # The configuration is an INI file, in which a "%" begins something.
-    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-    command.upgrade(config, "head")
