@@ -174,10 +174,12 @@ class SessionReader:
 
     # ---- answered by a worker, or else by the archive
 
-    async def state(self, workflow_id: WorkflowId, request: StateRequest) -> ConversationState:
+    async def state(
+        self, workflow_id: WorkflowId, request: StateRequest, *, may_be_archived: bool = False
+    ) -> ConversationState:
         """Return the newest complete view, or an older page of it (SES-11).
 
-        If no worker answers, it is what the archive has, and says so in `archive_time` (SES-15).
+        With `may_be_archived`, it is what the archive has if no worker answers; `archive_time` says so (SES-15).
         """
 
         def read(session: Session) -> ConversationState:
@@ -186,12 +188,15 @@ class SessionReader:
             except KeyError:
                 raise invalid("before", f"this session has no turn {request.before!r}.") from None
 
-        return _with_final_status(await self._ask_or_read(workflow_id, request, ConversationState, read))
+        ask = self._ask_or_read if may_be_archived else self._ask
+        return _with_final_status(await ask(workflow_id, request, ConversationState, read))
 
-    async def page_in_session(self, workflow_id: WorkflowId, request: StateRequest) -> ConversationState | None:
+    async def page_in_session(
+        self, workflow_id: WorkflowId, request: StateRequest, *, may_be_archived: bool = False
+    ) -> ConversationState | None:
         """Return a page of the turns in the session itself; `None` if the turn `before` is not among them."""
         try:
-            return await self.state(workflow_id, request)
+            return await self.state(workflow_id, request, may_be_archived=may_be_archived)
         except ProblemError as problem:
             # The gateway has validated the request, so an unknown `before` is the only reason for a 422.
             if request.before is not None and problem.problem.status == 422:
