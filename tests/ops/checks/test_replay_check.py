@@ -95,7 +95,7 @@ def _fail() -> None:
 
 async def _upsert_memo_later() -> None:
     """Upsert after the timer that follows each turn."""
-    passes = iter([False] * 3)
+    passes = iter([False])
     await workflow.wait_condition(lambda: next(passes, True))
     workflow.upsert_memo({"a": 1})
 
