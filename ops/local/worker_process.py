@@ -76,7 +76,7 @@ class RunningActivity(NamedTuple):
 
 
 Fail = Callable[[Sequence[RunningActivity]], Coroutine[Any, Any, None]]
-"""Reports to Temporal that activities failed: `dead_worker.fail_activities`."""
+"""Reports to Temporal that activities failed: `fail_activities` of a server."""
 
 
 class WorkerProgram(Program):
