@@ -42,15 +42,12 @@ from turnkeeper.stores.database.tables import BLOBS
 from turnkeeper.stores.stores import Stores
 from turnkeeper.workflows.hosting.connection import (
     RETENTION_DAYS,
-    EmbeddedServer,
-    Endpoint,
-    TemporalAccessError,
     connect,
-    find_endpoint,
     missing_search_attributes,
     polling_workers,
     retention,
 )
+from turnkeeper.workflows.hosting.endpoint import EmbeddedServer, Endpoint, TemporalAccessError, find_endpoint
 
 if TYPE_CHECKING:
     from turnkeeper.activities.toolbox.tool_server import ToolServer

@@ -32,7 +32,8 @@ from turnkeeper.ops.checks import replay_check
 from turnkeeper.ops.checks.replay_check import Finding, Tally, check_files, check_sessions, read_history
 from turnkeeper.ops.local.supervisor import own_command
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
-from turnkeeper.workflows.hosting.connection import TemporalAccessError, connect
+from turnkeeper.workflows.hosting.connection import connect
+from turnkeeper.workflows.hosting.endpoint import TemporalAccessError
 from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
 ROOT = Path(__file__).parents[3]

@@ -32,15 +32,10 @@ from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ModelRequest
+from turnkeeper.ops.local.dead_worker import RunningReporter, fail_activities
 from turnkeeper.ops.local.processes import Program
 from turnkeeper.ops.local.supervisor import RestartPacer, keep_running, own_command
-from turnkeeper.ops.local.worker_process import (
-    RunningActivities,
-    RunningActivity,
-    RunningReporter,
-    WorkerProgram,
-    fail_activities,
-)
+from turnkeeper.ops.local.worker_process import RunningActivities, RunningActivity, WorkerProgram
 
 pytestmark = pytest.mark.usefixtures("forked")
 
