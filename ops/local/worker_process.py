@@ -62,7 +62,7 @@ class RunningActivity(NamedTuple):
 
 
 Fail = Callable[[Sequence[RunningActivity]], Coroutine[Any, Any, None]]
-"""Reports to Temporal that activities failed: `fail_activities` of a server."""
+"""Reports to Temporal that activities failed: `dead_worker.fail_activities`."""
 
 
 class WorkerProgram(Program):
