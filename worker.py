@@ -55,7 +55,8 @@ from turnkeeper.workflows.hosting.sdk_internals import SdkInternals
 from turnkeeper.workflows.hosting.task_slots import task_tuner
 
 HEARTBEAT_THROTTLE = timedelta(seconds=0.2)
-"""The shortest time between two heartbeats (OPS-8). Activities send them less often, but partial text is faster."""
+"""The shortest time between two heartbeats (OPS-8). Activities send them every 3 s; but a stop, and the usage of a
+failed attempt, must not wait that long."""
 
 SESSION_PACKAGES = ("activities", "models", "stores", "workflows")
 """The packages whose code a session runs."""
@@ -83,7 +84,7 @@ def build_worker(
     index_notes, quick_reader = IndexNotes(stores.index_writer), QuickReader(tools, texts)
     models = ModelActivities(model_client, texts, partials, index_notes, quick_reader)
     summaries = SummaryActivities(model_client)
-    tooling = ToolActivities(tools, texts)
+    tooling = ToolActivities(tools, texts, partials)
     task_texts = TaskTextActivities(texts)
     hand_off = HandOffActivities(model_client, texts, stores.blobs, stores.archive, client)
     archiving = ArchiveActivities(stores, client)
@@ -215,6 +216,7 @@ async def run_worker(settings: Settings, client: Client, *, activity_reports: in
                 refused_parts=providers.refused_parts,
             ),
         ):
+            await partials.listen()
             await stop_requested.wait()
 
 

@@ -7,8 +7,8 @@ from temporalio.workflow import ActivityCancellationType, ActivityConfig
 
 from turnkeeper.stores.database.timeouts import OPERATION_SECONDS
 
-HEARTBEAT_TIMEOUT = timedelta(seconds=6)
-"""Activities heartbeat every second, model calls twice a second; a dead worker is detected after this time."""
+HEARTBEAT_TIMEOUT = timedelta(seconds=8)
+"""Activities heartbeat every 3 s; a dead worker is detected after this time."""
 
 MODEL_RETRIES = RetryPolicy(
     # For workers that die or shut down, without a limit: the schedule-to-close timeout, which is the turn's remaining

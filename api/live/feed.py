@@ -33,7 +33,7 @@ from pydantic_core import to_json
 from turnkeeper.api.coalescer import Coalescer
 from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.http.closing import Closing
-from turnkeeper.api.live.live_output import LiveOutput, PartialEvent, SeenSteps, Snapshot
+from turnkeeper.api.live.live_output import LiveOutput, PartialEvent, ProgressEvent, SeenSteps, Snapshot
 from turnkeeper.api.problems import Problem, ProblemError, invalid, problem
 from turnkeeper.api.store_calls import seconds_from_now
 from turnkeeper.api.temporal.session_reader import SessionReader
@@ -128,7 +128,7 @@ class ProblemEvent:
         return format_sse_event(event="problem", data_str=self.problem.model_dump_json(exclude_none=True))
 
 
-Event = UpdateEvent | QueueEvent | PartialEvent | ProblemEvent
+Event = UpdateEvent | QueueEvent | PartialEvent | ProgressEvent | ProblemEvent
 Result = TypeVar("Result", UpdateEvent, QueueEvent)
 
 EVENT_ID_PATTERN = r"^[0-9]{1,15}\.[^\n]{0,200}$"
@@ -161,6 +161,8 @@ class _Watcher:
     """The queue may have changed with the last update."""
     steps: SeenSteps = field(default_factory=SeenSteps)
     snapshot: Snapshot | None = None
+    progress: dict[str, ProgressEvent] = field(default_factory=dict)
+    """Of each call, by its id."""
     excerpts: dict[str, int] = field(default_factory=dict)
     """Turns whose answers it has as excerpts, by id, each with the revision before it."""
     retry_at: float | None = None
@@ -189,7 +191,7 @@ class _Watcher:
 
     def is_due(self, watch: Watch, output: LiveOutput) -> bool:
         is_behind = self.queue_is_stale or self.has_changed(watch) or self.is_retry_due()
-        return is_behind or watch.is_unreachable or self._growth_in(output) is not None
+        return is_behind or watch.is_unreachable or self._output_in(output) is not None
 
     def next_cursor(self, watch: Watch) -> UpdatesRequest:
         """Return where to read: from before the first excerpt, if only excerpts are to be read again."""
@@ -241,12 +243,15 @@ class _Watcher:
         self.problem_types.add(problem.type)
         return ProblemEvent(problem)
 
-    def next_output(self, output: LiveOutput) -> PartialEvent | None:
-        """Return what the model has written since the last snapshot that the watcher was sent."""
-        growth = self._growth_in(output)
-        if growth:
+    def next_output(self, output: LiveOutput) -> PartialEvent | ProgressEvent | None:
+        """Return what the model has written since the last snapshot that the watcher was sent, or a call's progress."""
+        event = self._output_in(output)
+        if isinstance(event, PartialEvent):
             self.snapshot = output.latest
-        return growth
+        elif event:
+            current = {call_id: one for call_id, one in self.progress.items() if call_id in output.progress}
+            self.progress = {**current, event.progress.call_id: event}
+        return event
 
     def _clear_problems(self) -> bool:
         """Note that the session could be read; return whether the watcher was sent a problem before."""
@@ -254,10 +259,13 @@ class _Watcher:
         self.problem_types.clear()
         return had_problem
 
-    def _growth_in(self, output: LiveOutput) -> PartialEvent | None:
+    def _output_in(self, output: LiveOutput) -> PartialEvent | ProgressEvent | None:
         latest = output.latest
         comes_next = latest is not None and self.steps.are_just_before(latest.output)
-        return output.growth_since(self.snapshot) if comes_next else None
+        if comes_next and (growth := output.growth_since(self.snapshot)):
+            return growth
+        news = (event for call_id, event in output.progress.items() if event != self.progress.get(call_id))
+        return next((event for event in news if self.steps.may_run(event.progress.call_id)), None)
 
 
 class UpdateFeed:
@@ -271,6 +279,11 @@ class UpdateFeed:
         self._partials = partials
         self._outputs: dict[Watch, LiveOutput] = {}
         self._closing = closing
+
+    @property
+    def partials_obstacle(self) -> str | None:
+        """Why streams have no partial output; `None` if nothing is known."""
+        return self._partials.obstacle()
 
     async def poll(
         self,

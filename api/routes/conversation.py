@@ -35,7 +35,7 @@ from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.messages import UpdatesRequest
 from turnkeeper.models.session.queue.prompts import PromptSignal, QueueView, check_text
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState, ConversationUpdate
-from turnkeeper.models.transcript.partial_output import PartialGrowth
+from turnkeeper.models.transcript.partial_output import CallProgress, PartialGrowth
 
 router = APIRouter(tags=["conversation"])
 
@@ -62,8 +62,8 @@ ACCEPTED: dict[int | str, dict[str, Any]] = {
 }
 
 
-EventBody = ConversationUpdate | WaitingPrompts | PartialGrowth | Problem
-"""The `data` of the events `update`, `queue`, `partial` and `problem`."""
+EventBody = ConversationUpdate | WaitingPrompts | PartialGrowth | CallProgress | Problem
+"""The `data` of the events `update`, `queue`, `partial`, `progress` and `problem`."""
 
 
 def accepted(workflow_id: WorkflowId, message_id: str) -> JSONResponse:
@@ -287,6 +287,8 @@ async def watch_session(services: ServicesDep, feed: Annotated[OpenFeed, Depends
     - `queue`: the queued prompts, if there are any, and after every change.
     - `partial`: what the model is writing. With `fresh` it replaces what was shown before; otherwise append the text of
       each part. Show it only for the running turn, until an update contains its step.
+    - `progress`: how far a running tool call is, as its server reports it, instead of that call's earlier one. Show it
+      until an update contains the call's result. The texts are the server's: foreign, but legible and of one line.
     - `problem`: why the session can't be read now, such as a stuck session or missing workers. The stream continues;
       the next `update` or `queue` means that the session can be read again.
 
@@ -295,7 +297,9 @@ async def watch_session(services: ServicesDep, feed: Annotated[OpenFeed, Depends
     if feed.first is None:
         # A browser's `EventSource` would reconnect to an ended session forever; 204 stops it.
         return Response(status_code=204)
-    return EventStreamResponse(_encoded(feed.first, feed.rest), services.timeouts)
+    return EventStreamResponse(
+        _encoded(feed.first, feed.rest, partials_obstacle=services.feed.partials_obstacle), services.timeouts
+    )
 
 
 @router.get(
@@ -376,7 +380,11 @@ def _older(workflow_id: WorkflowId, state: ConversationState, limit: int | None)
     return f"{session_path(workflow_id)}/conversation/full?before={state.messages[0].id}{page}"
 
 
-async def _encoded(first: Event, rest: AsyncGenerator[Event, None]) -> AsyncGenerator[bytes, None]:
+async def _encoded(
+    first: Event, rest: AsyncGenerator[Event, None], *, partials_obstacle: str | None
+) -> AsyncGenerator[bytes, None]:
+    if partials_obstacle:
+        yield f": no partial output: {partials_obstacle}\n\n".encode()
     yield first.sse
     async for event in rest:
         yield event.sse

@@ -25,7 +25,7 @@ from turnkeeper.workflows import activity_options
 from turnkeeper.workflows.hosting.endpoint import TemporalAccessError
 
 FAIL_SECONDS = 10.0
-"""Timeout of failing a dead worker's activities. After the heartbeat timeout of 6 s it has no effect anyway."""
+"""Timeout of failing a dead worker's activities. After the heartbeat timeout of 8 s it has no effect anyway."""
 
 CALL_TIMEOUT = timedelta(seconds=5)
 

@@ -26,7 +26,9 @@ def test_ops_12_the_sdk_that_is_installed_has_every_private_name(name: str) -> N
     assert Use((name.replace(":", "_of_tomorrow:"),), "").missing() != []
 
 
-@pytest.mark.parametrize("missing", [[use] for use in USES] + [list(USES)], ids=["evict", "deadlock", "visits", "all"])
+@pytest.mark.parametrize(
+    "missing", [[use] for use in USES] + [list(USES)], ids=["evict", "deadlock", "stop", "visits", "all"]
+)
 async def test_ops_12_a_worker_without_a_private_part_logs_it_and_answers_prompts(
     temporal: Client, missing: list[Use], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -46,6 +46,7 @@ from temporalio.worker import (
 )
 from temporalio.workflow import Info
 
+from turnkeeper.activities.heartbeat import beat_now
 from turnkeeper.models.as_of import FORGET_QUERY
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.workflows.hosting.history_pages import newest_pages
@@ -105,6 +106,17 @@ DEADLOCK = Use(
 from its start, again and again. After the task's own timeout, its result is of no use. The SDK has no option for this.
 """
 
+STOP = Use(
+    (
+        "temporalio.bridge.proto.workflow_completion:WorkflowActivationCompletion.SUCCESSFUL_FIELD_NUMBER",
+        "temporalio.bridge.proto.workflow_commands:WorkflowCommand.REQUEST_CANCEL_ACTIVITY_FIELD_NUMBER",
+        "temporalio.bridge.proto.workflow_commands:RequestCancelActivity.SEQ_FIELD_NUMBER",
+    ),
+    "stops an activity with its next heartbeat",
+)
+"""Makes an activity of this process heartbeat as soon as its workflow cancels it (`activities/heartbeat.py`). The id of
+an activity is its sequence number, as no workflow of ours sets it."""
+
 PAYLOAD_VISITS = Use(
     (
         *(f"temporalio.bridge.worker:{name}" for name in VISITS),
@@ -118,7 +130,7 @@ the external storage, also where there is neither (docs/decisions/0057). It has 
 are replaced with ones that return at once for the instances of `EvictingRunner` whose payloads need no visit. The
 activation that creates an instance, and all other workers, take the SDK's way."""
 
-USES = (EVICTION, DEADLOCK, PAYLOAD_VISITS)
+USES = (EVICTION, DEADLOCK, STOP, PAYLOAD_VISITS)
 
 
 def _exists(name: str) -> bool:
@@ -144,7 +156,9 @@ class SdkInternals:
             names = ", ".join(use.missing())
             _log.warning("temporalio %s has no %s. So this worker %s.", temporalio.__version__, names, use.without)
         self.runner: WorkflowRunner = (
-            UnsandboxedWorkflowRunner() if EVICTION in self._missing else EvictingRunner(client)
+            UnsandboxedWorkflowRunner()
+            if EVICTION in self._missing
+            else EvictingRunner(client, stops_at_once=STOP not in self._missing)
         )
         """The SDK's runner without a sandbox, and with evictions if they are possible.
 
@@ -184,8 +198,9 @@ class WorkflowTask(NamedTuple):
 class EvictingRunner(UnsandboxedWorkflowRunner):
     """Evicts sessions whose state is in doubt: the theory of operation above."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, *, stops_at_once: bool = True) -> None:
         self._client = client
+        self._stops_at_once = stops_at_once
         self._checks: set[asyncio.Task[None]] = set()
         self.evict: Callable[[str], None] = lambda run_id: None
         """Evicts a run once the worker has answered its query; set by the code that creates the worker."""
@@ -209,7 +224,11 @@ class EvictingRunner(UnsandboxedWorkflowRunner):
 
         def inspected_activate(act: "WorkflowActivation") -> "WorkflowActivationCompletion":
             doubts.note(act)
-            return activate(act)
+            completion = activate(act)
+            for command in completion.successful.commands if self._stops_at_once else ():
+                if command.HasField("request_cancel_activity"):
+                    beat_now(det.info.run_id, str(command.request_cancel_activity.seq))
+            return completion
 
         instance.activate = inspected_activate  # type: ignore[method-assign]
         mark_visits(instance, self._client.data_converter)

@@ -75,6 +75,7 @@
  * @typedef {{index: number, kind: "think" | "respond" | "call", text: string, omitted: number}} GrownPart
  * @typedef {{message_id: string, step: number, request: number, attempt: number, fresh: boolean,
  *   parts: GrownPart[]}} PartialGrowth
+ * @typedef {{call_id: string, text: string}} CallProgress
  *
  * @typedef {{title: string | null, model: string | null, status: SessionStatus, created_at: string | null,
  *   usage: Usage | null, tasks_usage: Usage | null, conversation_metrics: {max_messages: number} & TurnMetrics | null,

@@ -248,7 +248,7 @@ async def test_api_1_a_gateway_killed_in_mid_answer_is_come_back_to_without_loss
     temporal: Client, tmp_path: Path
 ) -> None:
     port, rest = restart_port(), Gate(is_open=False)
-    async with environment(temporal) as env, client_of(f"http://127.0.0.1:{port}") as http:
+    async with environment(temporal, state_dir=tmp_path) as env, client_of(f"http://127.0.0.1:{port}") as http:
         env.vendor.script = [says("first"), [Delta("respond", "Hel"), Delta("respond", "lo"), rest, says("Hello")]]
         async with gateway_process(temporal, env.task_queue, tmp_path, port) as gateway:
             watcher = Watcher(http, await started(http, "one"))
