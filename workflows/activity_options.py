@@ -53,6 +53,11 @@ ARCHIVE_PATIENCE = timedelta(seconds=25)
 ARCHIVE_RETRIES = RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_attempts=2)
 """For a worker that dies; if the archive is down, `workflows/archiving.py` retries later."""
 
+IDLE_PAUSE = timedelta(seconds=2)
+"""After a turn, until it is copied to the archive: a prompt that comes earlier spares the copy."""
+COPIED_AT_ONCE = 20
+"""Ended turns of a session that is never idle."""
+
 TEXT_TIMEOUT = timedelta(seconds=10)
 TEXT_PATIENCE = timedelta(seconds=25)
 """For a large text of a task: the store being down does not keep a turn waiting."""

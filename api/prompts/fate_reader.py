@@ -110,6 +110,7 @@ class FateReader:
                     not await self._closing.wait_for(watch, has_changed, until=again_at) and is_time_up(until)
                 ):
                     return None
+                await self._closing.wait_for(watch, lambda: watch.may_read, until=min(until, watch.next_read_at))
 
     async def _from_session(self, workflow_id: WorkflowId, message_id: str) -> PromptFate | None:
         """Return the fate from the session; `None` if it has nothing."""

@@ -215,6 +215,8 @@ async def get_conversation(
     New is what is neither covered by the cursor nor in the response that `If-None-Match` identifies. An `ETag` stands
     for the session, its revision, the cursor and the limit. Without `since_revision`, the last seen turn is repeated
     until 5 s after its end, and a `wait` for it ends after a second: the client may not have seen how it ended.
+
+    Without a worker, a request without cursor is answered from the archive, with `archive_time`.
     """
     request = UpdatesRequest(
         last_seen_message_id=last_seen_message_id or None, since_revision=since_revision, limit=limit
@@ -232,7 +234,7 @@ async def get_conversation(
     etag = etag_of(event)
     if if_none_match and is_known(event):
         return Response(status_code=304, headers={"ETag": etag, "Vary": "Accept-Encoding"})
-    # Without an ETag where an answer is only an excerpt because the store is down: the client must read it again.
+    # Without an ETag where the archive answered, or an answer is only an excerpt: the client must read it again.
     headers = {"ETag": etag} if event.is_whole else {}
     return Response(event.as_answer(session_id_of(workflow_id)), headers=headers, media_type="application/json")
 
@@ -316,7 +318,8 @@ async def get_full_conversation(
     """Return a page of the transcript, archived turns included, oldest first: the newest, or the one before `before`.
 
     A page has about 1 MB, or a single turn that is larger. While the archive is unavailable, a page contains what the
-    session itself has, and is a 503 if that is nothing.
+    session itself has, and is a 503 if that is nothing. Without a worker, it is what the archive has, as of
+    `archive_time`, and 504 if that is nothing.
     """
     state = await services.transcripts.page(workflow_id, before=before, limit=limit)
     return FullConversation(**dict(state), links=PageLinks(older=_older(workflow_id, state, limit)))

@@ -56,6 +56,7 @@
  * @property {string | null} waiting_until
  * @property {string | null} waiting_reason
  * @property {number} queue_length
+ * @property {string | null} [archive_time] set if no worker answered, and the archive did
  *
  * @typedef {{new_messages: Turn[], updated_messages: Turn[], last_seen_message_id: string | null, reset: boolean,
  *   tasks: SubTask[]} & SessionState} ConversationUpdate

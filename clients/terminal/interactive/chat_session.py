@@ -57,6 +57,8 @@ class ChatSession:
         self.must_reopen = False
         skipped = self.transcript.skip_to(page.first_number) if page.first_number else []
         self.print(*skipped, *self.transcript.render_new(self.conversation))
+        if page.archive_time:
+            self.note(texts.AS_OF.format(time=f"{page.archive_time.astimezone():%H:%M}"))
 
     def apply(self, event: Event) -> bool:
         """Apply an event and print what is new; return whether a turn has ended."""

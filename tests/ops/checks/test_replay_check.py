@@ -94,11 +94,18 @@ def _fail() -> None:
     raise ApplicationError("over")
 
 
+async def _upsert_memo_later() -> None:
+    """Upsert after the timer that follows each turn."""
+    passes = iter([False])
+    await workflow.wait_condition(lambda: next(passes, True))
+    workflow.upsert_memo({"a": 1})
+
+
 @pytest.mark.parametrize(
     ("step", "command"),
     [
         (lambda: asyncio.create_task(workflow.sleep(1)), "Timer"),
-        (lambda: workflow.upsert_memo({"a": 1}), "ModifyWorkflowProperties"),
+        (lambda: asyncio.create_task(_upsert_memo_later()), "ModifyWorkflowProperties"),
         (_fail, "Fail workflow"),
     ],
 )
