@@ -132,8 +132,10 @@ class AuditRecorder:
         self._writing = asyncio.create_task(self._write_if_possible())
 
     async def _write_if_possible(self) -> None:
-        with suppress(StoreUnavailableError):
+        try:
             await self._write()
+        except StoreUnavailableError:
+            self._write_soon()  # perhaps no further request comes that would
 
     async def _write(self) -> None:
         # Also if nothing is pending: a write that runs may not be complete yet.

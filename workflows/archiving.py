@@ -197,8 +197,12 @@ class Listing:
         self._task = asyncio.create_task(run_in_background(self._run))
 
     def expect_model_call(self) -> None:
-        """Note that a model call is next, which writes that the session is open and its task at work."""
-        self._listed = ("open", "working" if self._session.config.task else None)
+        """Note that a model call is next, which writes that the session is open and its task at work.
+
+        It does not write it while the archive fails.
+        """
+        if not self._session.archive.is_failing:
+            self._listed = ("open", "working" if self._session.config.task else None)
 
     @property
     def is_due(self) -> bool:

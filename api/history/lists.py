@@ -151,6 +151,8 @@ class IndexRepair:
         self._index = index
         self._task: asyncio.Task[None] | None = None
         self._comparisons = 0
+        self._unfinished: list[datetime | None] = []
+        """Where the last comparison began, if it failed: it may have removed rows that another gateway has seen."""
 
     def start(self) -> None:
         """Begin to compare; also a gateway without requests does it."""
@@ -165,7 +167,8 @@ class IndexRepair:
         Raises `ProblemError` or `StoreUnavailableError`: the next one begins where this one began.
         """
         began, name = datetime.now(UTC), self._client.namespace
-        before = await self._index.compared_until(name)
+        before = self._unfinished[0] if self._unfinished else await self._index.compared_until(name)
+        self._unfinished = [before]
         async for page in changed_since(self._client, self._timeouts, before and before - OVERLAP):
             await self._correct(page)
             await asyncio.sleep(PAGE_PAUSE_SECONDS)
@@ -173,6 +176,7 @@ class IndexRepair:
             await self._close_forgotten()
         self._comparisons += 1
         await self._index.note_compared(name, began)
+        self._unfinished = []
 
     async def _compare_for_ever(self) -> None:
         await asyncio.sleep(self._timeouts.repair_start)

@@ -134,13 +134,13 @@ class ToolCalls:
         tool = TOOLS.get(ALIASES.get(params.name, params.name))
         if tool is None:
             raise MCPError(INVALID_PARAMS, f"There is no tool {params.name[:60]!r}.")
-        try:
-            arguments = tool.arguments.model_validate(params.arguments or {})
-        except ValidationError as error:
-            return error_result(sentence_of(arguments_error(error)))
         audit = audit_of_call(self._services, context, operation=f"mcp:{tool.name}")
         try:
             with audit.whole(must_record=not tool.hints.read_only_hint):
+                try:
+                    arguments = tool.arguments.model_validate(params.arguments or {})
+                except ValidationError as error:
+                    raise arguments_error(error) from error
                 require(audit.caller, tool.role)
                 require_for_fields(audit.caller, arguments)
                 answer = await tool.run(self._services, audit, arguments)

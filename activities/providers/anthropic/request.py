@@ -13,7 +13,7 @@ since the API wants a user to speak first and last.
   see what it wrote.
 - Images and PDFs follow the text of their message; those of a tool's result are in it. A result that is an error may
   have only text: its images follow after all results of the step. Other attachments are text by now
-  (`attachments/visible_request.py`).
+  (`visible_request.py`).
 - Cache breakpoints (`_with_breakpoints`) are set for all but single requests (those with `max_tokens`: a summary),
   which nothing will ever read from the cache again.
 - Thinking depends on the model (`_thinking`), and with older ones on the conversation (`_may_think`).

@@ -8,7 +8,7 @@ user's that would follow results (`_BEFORE_USER`). A user never speaks twice in 
 
 Images and PDFs follow the text of their message. Tool messages may have only text here, so what a step's results have
 of them follows in a user's message after all results. Other attachments are text by now
-(`attachments/visible_request.py`).
+(`visible_request.py`).
 
 What an answer had besides text and calls goes back with it to the same model: thinking, which some servers require
 (`reasoning_content`), and signatures of calls. So do ids of calls that say something (`is_telling`). Newer Gemini

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,11 +15,14 @@ from temporalio.client import Client
 from tests.api.audit.callers import ADA, BOB, EVE, client_of, gateway_of_callers
 from tests.api.http.test_bad_input import problem_of
 from tests.harness import TASK_SECONDS, Environment, asks, broken, heal, says
+from tests.waiting import until
 from turnkeeper.api.audit import RequestAudit, new_entry
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ToolSpec
+from turnkeeper.stores.audit import AuditFilter, AuditRow
+from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.database.tables import AUDIT
 
 CANARY = "CANARY of what was said"
@@ -265,3 +268,32 @@ async def test_api_4_with_a_credential_nothing_is_done_that_the_audit_can_not_re
     assert brief(late) == ("start", None, "failed")
     (entry,) = await entries(ada, session="local")
     assert (entry["caller"], entry["outcome"]) == ("local", "accepted")
+
+
+async def test_api_4_entries_are_written_after_an_outage_without_a_further_request(
+    gateway: FastAPI, ada: AsyncClient, shared_env: Environment
+):
+    audit = gateway.state.services.stores.audit
+    file = broken(shared_env)
+    failures: list[BaseException] = []
+    put = audit.put
+
+    async def put_or_note(rows: Sequence[AuditRow]) -> None:
+        try:
+            await put(rows)
+        except StoreUnavailableError as error:
+            failures.append(error)
+            raise
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(audit, "put", put_or_note)
+        try:
+            assert (await ada.post("/workflow", json={"id": "unrecorded-2"})).status_code == 503
+            await until(lambda: len(failures) > 1)
+        finally:
+            heal(file)
+
+        async def is_written() -> bool:
+            return bool(await audit.page(AuditFilter("", session_id="unrecorded-2"), before=None, limit=1))
+
+        await until(is_written)

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
@@ -29,6 +30,7 @@ from turnkeeper.api.history.lists import IndexRepair
 from turnkeeper.api.history.visible_sessions import changed_since, retained
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.models.ids import WorkflowId
+from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.stores.database.database import Database
 from turnkeeper.stores.session_index import IndexedSession, IndexQuery, SessionIndex
@@ -361,3 +363,51 @@ async def test_api_1_a_wait_for_approval_that_the_archive_missed_is_listed_later
     await until(is_missed)
     heal(file)
     assert (await until_listed(http, user=user, status="awaiting_approval"))["workflow_id"] == session.handle.id
+
+
+async def test_api_1_an_approval_that_the_archive_missed_is_listed_by_the_next_run(
+    http: AsyncClient, env: Environment
+) -> None:
+    user = f"u-{uuid4().hex[:12]}"
+    limits = Limits(max_history_events=50)
+    session = await env.start(SessionInput(user=user, tool_policy={"pay": "ask"}, limits=limits))
+    env.vendor.script = [asks(("pay", {"amount": 7})), says("paid")]
+    await session.prompt("pay 7")
+    (pending,) = await session.awaited_approvals()
+    await until_listed(http, user=user, status="awaiting_approval")
+    first_run, turns = (await session.handle.describe()).run_id, 1
+    file = broken(env)
+    await session.decide(pending, "approve")
+    await session.idle(turns=turns)
+    while (await env.client.get_workflow_handle(session.handle.id).describe()).run_id == first_run:
+        turns += 1
+        await session.prompt("hello")
+        await session.idle(turns=turns)
+    env.stores.index_writer.forget(WorkflowId(session.handle.id))  # as in an outage of more than eight seconds
+    heal(file)
+
+    async def none_waits() -> bool:
+        return await listed(http, user=user, status="awaiting_approval") == []
+
+    await until(none_waits)
+
+
+async def test_api_1_rows_of_an_interrupted_comparison_are_added_by_the_next_one(
+    env: Environment, temporal: Client, index: SessionIndex
+) -> None:
+    session = await env.start()
+    await session.handle.terminate()
+
+    async def visible() -> bool:
+        return bool(await retained(temporal, patient(), [session.handle.id]))
+
+    await until(visible)
+    overload = Overloaded()
+    repair = IndexRepair(Client(**{**temporal.config(), "interceptors": [overload]}), index, patient())
+    with pytest.raises(ProblemError):
+        await repair.compare()
+    # Another gateway compares at the same time, and sees the row that is removed then.
+    await index.note_compared(temporal.namespace, datetime.now(UTC) + lists.OVERLAP)
+    overload.is_on = False
+    await repair.compare()
+    assert await index.find(session.handle.id) is not None

@@ -306,6 +306,7 @@ async def test_api_4_what_the_tools_change_stands_in_the_audit(url: str, env: En
         await client.answer("message_task", task_id=task, text="Again.", id="m2")
         await client.answer("cancel_task", task_id=task)
         await client.call("cancel_task", task_id="by-mcp")
+        await client.call("cancel_task", task_id="no id")
         await client.answer("get_task", task_id=task)
         entries = (await http.get("/audit")).json()["entries"][::-1]
     assert [(one["operation"], one["workflow_id"], one["message_id"], one["status"]) for one in entries] == [
@@ -314,5 +315,6 @@ async def test_api_4_what_the_tools_change_stands_in_the_audit(url: str, env: En
         ("mcp:message_task", task, "m2", 200),
         ("mcp:cancel_task", task, None, 200),
         ("mcp:cancel_task", "by-mcp", None, 404),
+        ("mcp:cancel_task", None, None, 422),
     ]
     assert {entry["caller"] for entry in entries} == {"local"}
