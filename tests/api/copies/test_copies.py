@@ -236,6 +236,23 @@ async def test_ses_18_until_it_is_done_a_copy_is_not_there_and_its_id_is_taken(
     assert await imported(http, document, new_id) == new_id
 
 
+async def test_ses_6_prompts_to_a_copy_beyond_what_temporal_carries_are_processed(
+    env: Environment, http: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document, new_id = json.loads((EXPORTS / "v1.json").read_text()), f"copy-{uuid4()}"
+    prompts = [f"early{number}" for number in range(21)]
+    async with writes_fail(monkeypatch) as has_failed:
+        answer = await http.post("/workflow/import", params={"id": new_id}, json=document)
+        await asyncio.wait_for(has_failed.wait(), BOUND)
+        for name in prompts:
+            sent = await http.post(f"/workflow/{new_id}/prompt", json={"id": name, "message": f"{name} " * 12_000})
+            assert sent.status_code == 202
+    await copied(http, answer)
+    session = env.adopt(env.client.get_workflow_handle(new_id))
+    await session.until(lambda state: state.session.turn_count == 12 + len(prompts) and state.status == "idle", turns=0)
+    assert [turn["id"] for turn in await transcript(http, new_id)][12:] == prompts
+
+
 async def says_so(read: Callable[[], Awaitable[str | None]], words: str) -> bool:
     return words in (await read() or "")
 
