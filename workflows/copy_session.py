@@ -27,13 +27,14 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.session.archive.archive_messages import ArchiveMove, ArchiveMoveQuery
     from turnkeeper.models.session.archive.archive_moves import next_prompt_move, prompt_move_is_due
     from turnkeeper.models.session.carried_state import CarriedState
-    from turnkeeper.models.session.copies.order import COPYING, CopyOrder, StoredDocument
-    from turnkeeper.models.session.messages import check_outside_start, parse, read_end
+    from turnkeeper.models.session.copies.order import COPYING, CopyOrder, FailedCopy, StoredDocument
+    from turnkeeper.models.session.messages import SessionInput, check_outside_start, parse, read_end
     from turnkeeper.models.session.session import Session
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.archiving import Archiving
     from turnkeeper.workflows.background import report_rejections
 
+COPY_CANCELLED = "The copy was cancelled."
 UPLOAD_ENDED = "The document was not uploaded in time. Send it again."
 
 
@@ -57,14 +58,15 @@ class CopySession:
         except asyncio.CancelledError:
             # Also raised when this worker evicts the workflow; then there is no reason, and nothing to do.
             if workflow.cancellation_reason() is not None:
-                await self._clear()
+                await self._clear(order, COPY_CANCELLED)
             raise
         except (ActivityError, TimeoutError) as error:
-            await self._clear()
             if workflow.cancellation_reason() is not None:
+                await self._clear(order, COPY_CANCELLED)
                 raise
             reason = error.cause if isinstance(error, ActivityError) else None
             message = reason.message if isinstance(reason, ApplicationError) else UPLOAD_ENDED
+            await self._clear(order, message)
             raise ApplicationError(message, type="copy_failed", non_retryable=True) from None
         session.reject_uncarriable(now=workflow.now())
         workflow.continue_as_new(args=[session.carry()], workflow="AgenticAIWorkflow")
@@ -82,18 +84,17 @@ class CopySession:
             await workflow.execute_activity_method(CopyActivities.drop_document, **activity_options.STORE_WORK)
         return state
 
-    async def _clear(self) -> None:
-        await workflow.execute_activity_method(CopyActivities.clear_copy, **activity_options.STORE_WORK)
+    async def _clear(self, order: CopyOrder, reason: str) -> None:
+        """Delete what is stored. Prompts that have arrived are discarded, also those that arrive meanwhile."""
+        session, discarded = self._session or self._begin_session(order.start), None
+        while discarded != (waiting := [prompt.id for prompt in session.queue]):
+            failed = FailedCopy(reason=reason, at=workflow.now(), prompts=waiting)
+            await workflow.execute_activity_method(CopyActivities.clear_copy, failed, **activity_options.STORE_WORK)
+            discarded = waiting
 
     async def _session_with(self, order: CopyOrder, state: CarriedState) -> Session:
         """Return the session, with the prompts that have arrived; what Temporal can't carry of them is parked."""
-        session = self._session = Session(
-            session_id_of(WorkflowId(workflow.info().workflow_id)),
-            order.start.model_copy(update={"carried": state}),
-            now=workflow.now(),
-        )
-        for apply in self._waiting:
-            apply(session)
+        session = self._begin_session(order.start.model_copy(update={"carried": state}))
         archiving = self._archiving = Archiving(session, refresh_ui=lambda: None)
         while not session.room.is_carriable_by_temporal and prompt_move_is_due(session, parks=True):
             await archiving.pause()
@@ -101,6 +102,13 @@ class CopySession:
             if await archiving.store(move):
                 session.queue.remove_moved(move)
                 session.archive.record_success(now=workflow.now())
+        return session
+
+    def _begin_session(self, start: SessionInput) -> Session:
+        session_id = session_id_of(WorkflowId(workflow.info().workflow_id))
+        session = self._session = Session(session_id, start, now=workflow.now())
+        for change in self._waiting:
+            change(session)
         return session
 
     def _apply(self, change: Callable[[Session], object]) -> None:

@@ -253,6 +253,21 @@ async def test_ses_6_prompts_to_a_copy_beyond_what_temporal_carries_are_processe
     assert [turn["id"] for turn in await transcript(http, new_id)][12:] == prompts
 
 
+async def test_ses_6_prompts_to_a_copy_that_fails_are_discarded_with_the_reason(
+    env: Environment, http: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document, new_id = json.loads((EXPORTS / "v1.json").read_text()), f"copy-{uuid4()}"
+    async with writes_fail(monkeypatch) as has_failed:
+        answer = await http.post("/workflow/import", params={"id": new_id}, json=document)
+        await asyncio.wait_for(has_failed.wait(), BOUND)
+        sent = await http.post(f"/workflow/{new_id}/prompt", json={"id": "early", "message": "hello"})
+        assert sent.status_code == 202
+        await env.client.get_workflow_handle(new_id).cancel()
+        await copied(http, answer, status="failed")
+    fate = (await http.get(sent.headers["location"])).json()
+    assert (fate["fate"], fate["reason"]) == ("discarded", "The copy was cancelled.")
+
+
 async def says_so(read: Callable[[], Awaitable[str | None]], words: str) -> bool:
     return words in (await read() or "")
 
