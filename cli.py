@@ -24,7 +24,7 @@ from turnkeeper.ops.local.logs import set_up_logging
 from turnkeeper.ops.local.ports import free_port, is_free
 from turnkeeper.ops.local.supervisor import Gateway
 from turnkeeper.stores.private_files import close_to_others
-from turnkeeper.workflows.hosting.connection import TemporalAccessError
+from turnkeeper.workflows.hosting.endpoint import TemporalAccessError
 from turnkeeper.workflows.hosting.process import paused_collector, run_to_end
 
 if TYPE_CHECKING:

@@ -40,21 +40,23 @@ from turnkeeper.activities.tools import ToolActivities, ToolSource
 from turnkeeper.models.session.copies.reading import BYTES_PER_VALUE
 from turnkeeper.models.settings.settings import Settings, load_settings
 from turnkeeper.ops.checks.worker_report import reporting
+from turnkeeper.ops.local.dead_worker import RunningReporter
 from turnkeeper.ops.local.logs import set_up_logging
-from turnkeeper.ops.local.worker_process import RunningReporter
 from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.stores import Stores, check_stores
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 from turnkeeper.workflows.copy_session import CopySession
 from turnkeeper.workflows.delete_session import DeleteSession
-from turnkeeper.workflows.hosting.connection import connect, find_endpoint, prepare, prepare_embedded
+from turnkeeper.workflows.hosting.connection import connect, prepare, prepare_embedded
+from turnkeeper.workflows.hosting.endpoint import find_endpoint
 from turnkeeper.workflows.hosting.process import loop_watchdog, run_to_end
 from turnkeeper.workflows.hosting.sdk_internals import SdkInternals
 from turnkeeper.workflows.hosting.task_slots import task_tuner
 
 HEARTBEAT_THROTTLE = timedelta(seconds=0.2)
-"""The shortest time between two heartbeats (OPS-8). Activities send them less often, but partial text is faster."""
+"""The shortest time between two heartbeats (OPS-8). Activities send them every 3 s; but a stop, and the usage of a
+failed attempt, must not wait that long."""
 
 SESSION_PACKAGES = ("activities", "models", "stores", "workflows")
 """The packages whose code a session runs."""
@@ -82,7 +84,7 @@ def build_worker(
     index_notes, quick_reader = IndexNotes(stores.index_writer), QuickReader(tools, texts)
     models = ModelActivities(model_client, texts, partials, index_notes, quick_reader)
     summaries = SummaryActivities(model_client)
-    tooling = ToolActivities(tools, texts)
+    tooling = ToolActivities(tools, texts, partials)
     task_texts = TaskTextActivities(texts)
     hand_off = HandOffActivities(model_client, texts, stores.blobs, stores.archive, client)
     archiving = ArchiveActivities(stores, client)
@@ -214,6 +216,7 @@ async def run_worker(settings: Settings, client: Client, *, activity_reports: in
                 refused_parts=providers.refused_parts,
             ),
         ):
+            await partials.listen()
             await stop_requested.wait()
 
 

@@ -1,8 +1,10 @@
 """The next step of a turn: the activity `call_model`."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime
 
 from pydantic import ValidationError
 from pydantic_core import to_json
@@ -54,10 +56,6 @@ OVER_BUDGET_SECONDS = 1.0
 """Marks an outcome without an answer, because failed attempts used up the turn's budget. The workflow checks the budget
 before it would wait, so the turn ends at once."""
 
-HEARTBEAT_SECONDS = 0.5
-"""A cancellation arrives in response to a heartbeat, and the workflow waits at most 1.5 s for the unfinished answer
-(SES-9)."""
-
 STORE_SECONDS = 0.5
 """How long storing an unfinished answer's large texts may take; after that the answer is cut."""
 
@@ -95,15 +93,25 @@ class ModelActivities:
             self._index_notes.note_end(call, outcome)
         return outcome
 
-    def _details(self, spending: Spending) -> Sequence[object]:
-        """Return the details of a heartbeat: the current partial output, then the usage of failed attempts."""
-        return spending.heartbeat_details(self._partials.heartbeat_details(current_session_id()))
+    def _details(self, answer_so_far: GrowingAnswer, spending: Spending) -> Sequence[object]:
+        """Return the details of a heartbeat: the partial output, then the usage of failed attempts.
+
+        The partial output is only there where heartbeats carry it, and shortly before the turn's time is over.
+        """
+        partial = self._partials.heartbeat_details(current_session_id())
+        if not partial and seconds_to_last_heartbeat() <= 0 and answer_so_far.has_begun:
+            partial = (answer_so_far.bounded(),)
+        return spending.heartbeat_details(partial)
 
     async def _complete_outcome(
         self, call: ModelCall, answer_so_far: GrowingAnswer, spending: Spending
     ) -> ModelCallOutcome:
         """Return the outcome with the usage of failed attempts; of a call that was cancelled, the unfinished answer."""
-        async with heartbeating(lambda: self._details(spending), seconds=HEARTBEAT_SECONDS), _bounded_bugs():
+
+        def details() -> Sequence[object]:
+            return self._details(answer_so_far, spending)
+
+        async with heartbeating(details, last=seconds_to_last_heartbeat()), _bounded_bugs():
             try:
                 outcome = await self._outcome(call, answer_so_far, spending)
                 return outcome.model_copy(
@@ -192,7 +200,7 @@ class ModelActivities:
                     on_delta=take,
                 )
             except (ModelError, asyncio.CancelledError):
-                activity.heartbeat(*self._details(spending))  # now: the next attempt reads these details
+                activity.heartbeat(*self._details(answer_so_far, spending))  # now: the next attempt reads these details
                 raise
 
     async def _with_details(
@@ -268,6 +276,19 @@ async def _bounded_bugs() -> AsyncIterator[None]:
         if activity.info().attempt < MAX_ATTEMPTS:
             raise
         raise ApplicationError(str(error), type=type(error).__name__, non_retryable=True) from error
+
+
+def seconds_to_last_heartbeat() -> float:
+    """Return when to heartbeat with what was written, as Temporal ends the call soon after (SES-9).
+
+    It is then in the failure: the call can't report anything once the turn's time is over. Infinite if it has no limit.
+    """
+    info = activity.info()
+    if info.schedule_to_close_timeout is None:
+        return math.inf
+    limit = info.schedule_to_close_timeout.total_seconds()
+    elapsed = (datetime.now(UTC) - info.scheduled_time).total_seconds()
+    return limit - elapsed - min(1.0, limit / 4)
 
 
 def _previous_attempt_output() -> PartialOutput | None:

@@ -9,6 +9,7 @@ from temporalio.exceptions import ApplicationError
 from turnkeeper.activities.heartbeat import heartbeating
 from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.own_workflow import current_session_id
+from turnkeeper.activities.tool_progress import ProgressListener, publishing_progress
 from turnkeeper.models.bounds import bound_text, is_nested_over
 from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.ids import WorkflowId
@@ -25,6 +26,7 @@ from turnkeeper.models.transcript.model_call import (
     ToolSpec,
 )
 from turnkeeper.models.transcript.trajectory import FileChange, ToolResult
+from turnkeeper.stores.partials.carrier import PartialCarrier
 
 INSTRUCTIONS_CHARS = 4_000
 """Characters of one server's instructions; the middle of longer ones is cut."""
@@ -50,7 +52,7 @@ class ToolSource(Protocol):
         """Return all tools in a stable order with unique names, and the servers that could not be reached."""
         ...
 
-    async def call(self, invocation: ToolInvocation) -> ToolResult:
+    async def call(self, invocation: ToolInvocation, *, on_progress: ProgressListener | None = None) -> ToolResult:
         """Run one call. Failures are results. Raises `ServerLostError` if a second attempt may help."""
         ...
 
@@ -62,9 +64,10 @@ class ToolSource(Protocol):
 class ToolActivities:
     """Activities that use tools."""
 
-    def __init__(self, toolbox: ToolSource, texts: LargeTexts) -> None:
+    def __init__(self, toolbox: ToolSource, texts: LargeTexts, partials: PartialCarrier) -> None:
         self._toolbox = toolbox
         self._texts = texts
+        self._partials = partials
 
     @activity.defn
     async def list_tools(self, call: ToolListCall | None = None) -> ToolList:
@@ -87,11 +90,13 @@ class ToolActivities:
         tool runs at most once (AGT-7). `workflows/turn/tool_calls.py` decides that.
         """
         session_id = current_session_id()
-        async with heartbeating():
+        progress = publishing_progress(self._partials, session_id, invocation.call_id)
+        async with heartbeating(), progress as on_progress:
             invocation_with_args = await self._texts.resolve_call(session_id, invocation)
             if invocation_with_args is None:
                 return ToolResult(outcome=f"{invocation.name} was not called: {_UNREADABLE}", status="error")
-            result = await self._call_or_raise(invocation_with_args.model_copy(update={"session_id": session_id}))
+            complete_invocation = invocation_with_args.model_copy(update={"session_id": session_id})
+            result = await self._call_or_raise(complete_invocation, on_progress)
             return await self._texts.keep_result(session_id, result, invocation.inline_bytes)
 
     @activity.defn
@@ -112,10 +117,10 @@ class ToolActivities:
         invocation = with_args.model_copy(update={"session_id": session_id})
         return await self._toolbox.preview(invocation, max_bytes=max_bytes)
 
-    async def _call_or_raise(self, invocation: ToolInvocation) -> ToolResult:
+    async def _call_or_raise(self, invocation: ToolInvocation, on_progress: ProgressListener) -> ToolResult:
         """Call the tool. A lost server fails the attempt; on the last attempt it is the result."""
         try:
-            return await self._toolbox.call(invocation)
+            return await self._toolbox.call(invocation, on_progress=on_progress)
         except ServerLostError as error:
             info = activity.info()
             max_attempts = info.retry_policy.maximum_attempts if info.retry_policy else 1

@@ -43,7 +43,7 @@ from turnkeeper.models.tasks.relevance import ExchangeRelevance
 from turnkeeper.models.tasks.task_context import ConversationHistory
 from turnkeeper.models.transcript.task_view import HandOffReport
 from turnkeeper.models.wire import NOT_BLANK_PATTERN, Items, Reason, Strict, UtcDatetime
-from turnkeeper.workflows.hosting.connection import WEB_UI_PATH, web_ui_origin
+from turnkeeper.workflows.hosting.endpoint import WEB_UI_PATH, web_ui_origin
 
 Id = Annotated[str, Field(pattern=ID_PATTERN, examples=["support-42"])]
 PromptText = Annotated[

@@ -126,7 +126,8 @@ def _setups(settings: Settings, servers: ExitStack) -> list[CarrierSetup]:
     """Return every carrier that this machine has."""
     shared = InProcessCarrier()
     setups = [
-        CarrierSetup("heartbeats", carrier_factory(settings)),
+        CarrierSetup("sockets", carrier_factory(settings)),
+        CarrierSetup("heartbeats", carrier_factory(settings.model_copy(update={"partials": "heartbeats"}))),
         CarrierSetup("in process", lambda _: shared),
     ]
     if program := find_redis():

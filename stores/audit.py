@@ -11,8 +11,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, select, tuple_
 
-from turnkeeper.stores.database.backend import microseconds, moment_of
 from turnkeeper.stores.database.database import Database
+from turnkeeper.stores.database.moments import microseconds, moment_of
 from turnkeeper.stores.database.rows import insert_into
 from turnkeeper.stores.database.tables import AUDIT
 

@@ -19,6 +19,7 @@ from tests.log_watch import LOG_WATCH
 from tests.waiting import BOUND, until
 from turnkeeper.activities.model_request.model_client import ProviderSource
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError, Provider
+from turnkeeper.activities.tool_progress import ProgressListener
 from turnkeeper.activities.tools import ToolSource
 from turnkeeper.api.temporal.temporal_calls import retry_undone
 from turnkeeper.api.timeouts import Timeouts
@@ -238,13 +239,17 @@ class Tools:
     calls: list[ToolInvocation] = field(default_factory=list)
     gate: Gate = field(default_factory=lambda: Gate(is_open=True))
     run: Callable[[ToolInvocation], Awaitable[ToolResult]] | None = None
+    foreign: ToolSource | None = None
+    """A toolbox that runs the calls instead."""
 
     async def list_tools(self) -> ToolList:
         self.listings += 1
         return ToolList(tools=self.specs, unread=self.unread, instructions=self.instructions, absent=self.absent)
 
-    async def call(self, invocation: ToolInvocation) -> ToolResult:
+    async def call(self, invocation: ToolInvocation, *, on_progress: ProgressListener | None = None) -> ToolResult:
         self.calls.append(invocation)
+        if self.foreign:
+            return await self.foreign.call(invocation, on_progress=on_progress)
         await self.gate.pass_through()
         if self.run:
             return await self.run(invocation)
@@ -472,6 +477,7 @@ async def _environment(
             partials=partials,
         ) as worker,
     ):
+        await partials.listen()
         env = Environment(client, worker, vendor, tools, settings.task_queue, settings, stores, partials, limits)
         try:
             yield env

@@ -7,8 +7,8 @@ from temporalio.workflow import ActivityCancellationType, ActivityConfig
 
 from turnkeeper.stores.database.timeouts import OPERATION_SECONDS
 
-HEARTBEAT_TIMEOUT = timedelta(seconds=6)
-"""Activities heartbeat every second, model calls twice a second; a dead worker is detected after this time."""
+HEARTBEAT_TIMEOUT = timedelta(seconds=8)
+"""Activities heartbeat every 3 s; a dead worker is detected after this time."""
 
 MODEL_RETRIES = RetryPolicy(
     # For workers that die or shut down, without a limit: the schedule-to-close timeout, which is the turn's remaining
@@ -52,6 +52,11 @@ ARCHIVE_TIMEOUT = timedelta(seconds=10)
 ARCHIVE_PATIENCE = timedelta(seconds=25)
 ARCHIVE_RETRIES = RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_attempts=2)
 """For a worker that dies; if the archive is down, `workflows/archiving.py` retries later."""
+
+IDLE_PAUSE = timedelta(seconds=2)
+"""After a turn, until it is copied to the archive: a prompt that comes earlier spares the copy."""
+COPIED_AT_ONCE = 20
+"""Ended turns of a session that is never idle."""
 
 TEXT_TIMEOUT = timedelta(seconds=10)
 TEXT_PATIENCE = timedelta(seconds=25)

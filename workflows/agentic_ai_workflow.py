@@ -131,6 +131,7 @@ class AgenticAIWorkflow:
     async def _process_prompts(self) -> None:
         session = self._session
         self._web_ui.begin_run()
+        self._archiving.begin()
         self._parking.begin()
         self._listing.begin()
         self._reporter.begin()

@@ -1,7 +1,10 @@
-"""Moves a session's oldest turns to the archive, in the background (SES-15).
+"""Copies a session's turns to the archive and moves the oldest ones there, in the background (SES-15).
 
-The session drops a turn only after the archive has it. While the archive is down the session continues, and the move is
-retried with growing pauses; `Session.archive` has the errors.
+An ended turn is copied once the session has been idle for a moment, so that the archive has the whole conversation and
+a gateway can show it without a worker. A copy for each turn as it ends would cost a busy session too much
+(docs/decisions/0069); there the copies wait until there is a block of them. The session drops a turn only after the
+archive has it. While the archive is down the session continues, and what failed is retried with growing pauses;
+`Session.archive` has the errors.
 
 A move without content writes the session's row of the index (API-1, docs/decisions/0049). Each model call writes it,
 and so does the session's end. In between, a session begins and ceases to wait for a person's decision, and a task that
@@ -20,7 +23,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.archive import ArchiveActivities
     from turnkeeper.activities.model_request.local_context_cache import MOVES, CacheKey
     from turnkeeper.models.session.archive.archive_messages import ArchiveMove, ArchiveOrder
-    from turnkeeper.models.session.archive.archive_moves import final_moves, next_move, next_step_move
+    from turnkeeper.models.session.archive.archive_moves import final_moves, next_copy, next_move, next_step_move
     from turnkeeper.models.session.archive.index_entries import entry_of, listed_status
     from turnkeeper.models.session.session import Session
     from turnkeeper.models.transcript.task_view import FINAL
@@ -35,6 +38,7 @@ class Archiving:
         self._session = session
         self._refresh_ui = refresh_ui
         self._task: asyncio.Task[None] | None = None
+        self._idle_task: asyncio.Task[None] | None = None
         self._moves = 0
         self._open: dict[int, ArchiveMove] = {}
 
@@ -52,10 +56,35 @@ class Archiving:
     def open_move(self, number: int) -> ArchiveMove | None:
         return self._open.get(number)
 
+    def begin(self) -> None:
+        """Copy ended turns whenever the session has been idle for a moment, until this run ends."""
+        self._idle_task = asyncio.create_task(run_in_background(self._copy_when_idle))
+
     def begin_if_due(self) -> None:
-        """Start moving turns in the background, if there are too many."""
-        if self._is_at_rest() and next_move(self._session):
-            self._task = asyncio.create_task(run_in_background(self._move_while_due))
+        """Start moving and copying turns in the background, if there are too many."""
+        session, block = self._session, activity_options.COPIED_AT_ONCE
+        if self._is_at_rest() and (next_move(session) or len(session.transcript) - session.transcript.copied > block):
+            self._start()
+
+    def _start(self) -> None:
+        self._task = asyncio.create_task(run_in_background(self._move_while_due))
+
+    async def _copy_when_idle(self) -> None:
+        while True:
+            await workflow.wait_condition(self._can_copy)
+            try:
+                await workflow.wait_condition(
+                    lambda: not self._can_copy(),
+                    timeout=activity_options.IDLE_PAUSE,
+                    timeout_summary="until the turn is archived",
+                )
+            except TimeoutError:
+                self._start()
+
+    def _can_copy(self) -> bool:
+        session = self._session
+        is_idle = session.turn is None and session.closed is None and not len(session.queue)
+        return is_idle and self._is_at_rest() and not session.transcript.is_copied
 
     async def wait_for_room(self) -> None:
         """Wait until the session has room for another turn, or the archive has failed."""
@@ -90,11 +119,15 @@ class Archiving:
         return self._task is None or self._task.done()
 
     async def _move_while_due(self) -> None:
-        while move := next_move(self._session):
+        while move := next_move(self._session) or next_copy(self._session):
             await self.pause()
-            if await self.store(move):
+            if not await self.store(move):
+                continue
+            if move.keeps:
+                self._session.note_copied(move, now=workflow.now())
+            else:
                 self._session.remove_moved(move, now=workflow.now())
-                self._refresh_ui()
+            self._refresh_ui()
 
     async def pause(self) -> None:
         """Wait until the next attempt is due, or another task has used the archive successfully."""

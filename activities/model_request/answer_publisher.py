@@ -3,8 +3,8 @@
 A vendor sends hundreds of pieces per second, people need about five updates per second, and a carrier accepts whole
 snapshots of at most `MAX_PARTIAL_BYTES`. So pieces are only collected when they arrive, and assembled when a snapshot
 is due: the first one a carrier's `first_pause` after the first piece, each later one its `min_pause` after the one
-before, and the last one too. An answer that is whole before its first snapshot is due has none. Text beyond the limit
-is dropped, so a snapshot costs the same however long the answer is.
+before, and the last one too. An answer that is whole before its first snapshot is due has none, and neither has one
+that nobody follows. Text beyond the limit is dropped, so a snapshot costs the same however long the answer is.
 
 Published text of a part is never withdrawn: later snapshots extend it, or add parts.
 """
@@ -58,16 +58,20 @@ class GrowingPart:
             self._pieces = [half]
         if not any(pieces):
             return 0
-        return self._show(self.snapshot_part.text + join_pieces(pieces), self.snapshot_part.omitted)
+        text, part = join_pieces(pieces), self.snapshot_part
+        self.snapshot_part = PartialPart(kind=self.kind, text=part.text + text, omitted=part.omitted)
+        growth = _json_bytes(text) - len('""')
+        self.json_bytes += growth
+        return growth
 
     def drop_oldest(self, excess: int) -> int:
         """Drop the oldest text, `excess` bytes of JSON or everything; return by how many bytes the part has grown."""
         text = self.snapshot_part.text
+        if not text:
+            return 0
         ending = _longest_ending(text, _json_bytes(text) - len('""') - excess - OMITTED_DIGITS)
-        return self._show(ending, self.snapshot_part.omitted + len(text) - len(ending)) if text else 0
-
-    def _show(self, text: str, omitted: int) -> int:
-        before, self.snapshot_part = self.json_bytes, PartialPart(kind=self.kind, text=text, omitted=omitted)
+        omitted = self.snapshot_part.omitted + len(text) - len(ending)
+        before, self.snapshot_part = self.json_bytes, PartialPart(kind=self.kind, text=ending, omitted=omitted)
         self.json_bytes = _json_bytes(self.snapshot_part)
         return self.json_bytes - before
 
@@ -85,7 +89,7 @@ class GrowingAnswer:
 
     def __init__(self, tag: PartialTag, *, max_bytes: int = MAX_PARTIAL_BYTES) -> None:
         """Begin without parts. `max_bytes` limits the JSON of a snapshot."""
-        self._empty = PartialOutput(**dict(tag))
+        self._empty = PartialOutput(**{name: getattr(tag, name) for name in PartialTag.model_fields})
         self._max_bytes = max_bytes
         self._json_bytes = _json_bytes(self._empty)
         self._parts: list[GrowingPart] = []
@@ -99,6 +103,17 @@ class GrowingAnswer:
             self._begin(kind)
         if not self._is_full:
             self._parts[-1].grow(text)
+
+    def bounded(self) -> PartialOutput:
+        """Return all parts within `MAX_PARTIAL_BYTES`."""
+        answer = GrowingAnswer(self._empty)
+        for part in self.snapshot().parts:
+            answer.grow(part.kind, part.text)
+        return answer.snapshot()
+
+    @property
+    def has_begun(self) -> bool:
+        return bool(self._parts)
 
     def snapshot(self) -> PartialOutput:
         """Return all parts, without the oldest text if they are over the limit."""
@@ -164,7 +179,7 @@ class AnswerPublisher:
         """
         self._carrier = carrier
         self._workflow_id = workflow_id
-        self._tag = tag
+        self.tag = tag
         self._behind = behind
         self._answer = GrowingAnswer(tag)
         self._clock = clock or asyncio.get_running_loop()
@@ -177,25 +192,32 @@ class AnswerPublisher:
         """Add a piece of the answer. It is published now, or when the current pause is over."""
         self._answer.grow(delta.kind, delta.text)
         self._has_grown = True
-        if self._pause is not None:
+        if self._pause is not None or not self._carrier.is_followed(self._workflow_id):
             return
         if self._first_pause:
             self._pause, self._first_pause = self._clock.call_later(self._first_pause, self._show), 0.0
         else:
             self._show()
 
+    def show(self) -> None:
+        """Publish what there is so far, now or when the current pause is over."""
+        self._has_grown = self._answer.has_begun
+        if self._pause is None:
+            self._show()
+
     def __enter__(self) -> Self:
+        self._try(lambda: self._carrier.begin(self._workflow_id, self))
         return self
 
     def __exit__(self, *_: object) -> None:
         """Stop publishing: the answer is complete, or the attempt has failed."""
         if self._pause is not None:
             self._pause.cancel()
-        self._try(lambda: self._carrier.end(self._workflow_id, self._tag))
+        self._try(lambda: self._carrier.end(self._workflow_id, self.tag))
 
     def _show(self) -> None:
         self._pause = None
-        if self._has_grown and not self._has_failed:
+        if self._has_grown and not self._has_failed and self._carrier.is_followed(self._workflow_id):
             self._has_grown = False
             self._pause = self._clock.call_later(self._carrier.min_pause, self._show)
             self._try(lambda: self._carrier.publish(self._workflow_id, self._answer.snapshot(), behind=self._behind()))

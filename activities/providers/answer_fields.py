@@ -101,7 +101,9 @@ def is_storable(value: JsonValue) -> bool:
         if any(isinstance(inner, float) and not math.isfinite(inner) for inner in level):
             return False
         level = [inner for outer in level for inner in _children(outer)]
-    return not level
+        if not level:
+            return True
+    return False
 
 
 def _children(value: JsonValue) -> Iterable[JsonValue]:

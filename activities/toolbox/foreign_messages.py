@@ -33,6 +33,7 @@ from mcp_types import (
     ErrorData,
     JSONRPCError,
     JSONRPCMessage,
+    JSONRPCNotification,
     JSONRPCRequest,
     JSONRPCResponse,
     jsonrpc_message_adapter,
@@ -146,6 +147,9 @@ MAX_SANITIZED = 10_000
 
 MAX_OPEN_REQUESTS = 10_000
 
+MAX_NUMBER = 2**63
+"""The largest number in a report of progress. The SDK would end the connection if one doesn't fit into a float."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -234,6 +238,11 @@ class _SanitizedStream(_Stream):
                 message.result = call_result(message.result)
             elif method in _LISTS and isinstance(message.result.get(_LISTS[method]), list):
                 message.result = self._list(method, message.result)
+        elif isinstance(message, JSONRPCNotification) and message.method == "notifications/progress":
+            message.params = {
+                key: max(-MAX_NUMBER, min(MAX_NUMBER, value)) if isinstance(value, int) else value
+                for key, value in (message.params or {}).items()
+            }
         return item
 
     def _list(self, method: str, result: dict[str, Any]) -> dict[str, Any]:

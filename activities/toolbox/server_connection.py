@@ -45,6 +45,7 @@ from mcp_types import (
 )
 from pydantic import JsonValue, ValidationError
 
+from turnkeeper.activities.tool_progress import ProgressListener
 from turnkeeper.activities.toolbox.foreign_messages import NOT_SENT, sanitized
 from turnkeeper.activities.toolbox.stdio_server import StdioServer
 from turnkeeper.activities.toolbox.tool_server import Remote, ToolChangedError, ToolServer, UnreachableError
@@ -151,9 +152,15 @@ class ServerConnection:
         return self._normalised(tools, has_reader=await has_resources(client))
 
     async def call(
-        self, tool: Tool, args: dict[str, JsonValue], meta: RequestParamsMeta, *, patience: float | None = None
+        self,
+        tool: Tool,
+        args: dict[str, JsonValue],
+        meta: RequestParamsMeta,
+        *,
+        patience: float | None = None,
+        on_progress: ProgressListener | None = None,
     ) -> CallToolResult:
-        """Call a tool, if the server still offers it unchanged.
+        """Call a tool, if the server still offers it unchanged. Reports of progress go to `on_progress` too.
 
         `patience`: seconds to wait for an answer, counted again from every report of progress; `None`: no limit but
         the server's own `timeout`, which counts in the same way.
@@ -170,11 +177,11 @@ class ServerConnection:
             await self._check_still_offered(tool, link)
             try:
                 if link.is_usable:
-                    waiting = _Patience(min(filter(None, (patience, self.server.timeout)), default=None))
+                    waiting = _Patience(min(filter(None, (patience, self.server.timeout)), default=None), on_progress)
                     call = (
                         tool.run(client, args)
                         if isinstance(tool, ResourceReader)
-                        else client.call_tool(tool.name, args, meta=meta, progress_callback=waiting.begin_again)
+                        else client.call_tool(tool.name, args, meta=meta, progress_callback=waiting.note_progress)
                     )
                     return await self._answer(link, call, waiting)
             except MCPError as error:
@@ -301,13 +308,16 @@ class ServerConnection:
 class _Patience:
     """How long a call may wait for its answer, counted from its last report of progress."""
 
-    def __init__(self, seconds: float | None) -> None:
+    def __init__(self, seconds: float | None, on_progress: ProgressListener | None) -> None:
         """`None`: for ever."""
         self.seconds = seconds
         self.timeout = asyncio.timeout(seconds)
+        self._on_progress = on_progress
 
-    async def begin_again(self, progress: float, total: float | None, message: str | None) -> None:
+    async def note_progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Count from now on: the server reports progress."""
+        if self._on_progress:
+            self._on_progress(progress, total, message)
         if self.seconds is not None:
             with contextlib.suppress(RuntimeError):  # the call has just ended
                 self.timeout.reschedule(asyncio.get_running_loop().time() + self.seconds)

@@ -20,6 +20,7 @@ from time import perf_counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Self, cast
 
+from turnkeeper.activities.tool_progress import ProgressListener
 from turnkeeper.activities.toolbox.built_in import BuiltInConnection, built_in_tools
 from turnkeeper.activities.toolbox.tool_names import NamedTool, ToolNames, error_result, one_line
 from turnkeeper.activities.toolbox.tool_server import Remote, ToolChangedError, ToolServer
@@ -107,8 +108,8 @@ class Toolbox:
             tools=tools, unread=unreachable, instructions=_server_texts(instructions), absent=_server_texts(absent)
         )
 
-    async def call(self, invocation: ToolInvocation) -> ToolResult:
-        """Run one call and return its result.
+    async def call(self, invocation: ToolInvocation, *, on_progress: ProgressListener | None = None) -> ToolResult:
+        """Run one call and return its result. A foreign server's reports of progress go to `on_progress`.
 
         A second attempt runs the tool again, with the same idempotency key.
 
@@ -117,7 +118,7 @@ class Toolbox:
         """
         started_at = perf_counter()
         try:
-            result = await self._result_of(invocation)
+            result = await self._result_of(invocation, on_progress)
         except ServerLostError as error:
             raise ServerLostError(self._bounded(error.result, invocation, started_at)) from error
         return self._bounded(result, invocation, started_at)
@@ -139,7 +140,7 @@ class Toolbox:
             }
         )
 
-    async def _result_of(self, invocation: ToolInvocation) -> ToolResult:
+    async def _result_of(self, invocation: ToolInvocation, on_progress: ProgressListener | None) -> ToolResult:
         for _ in range(2):
             named_tool, argument_errors = await self._find_current(invocation)
             if named_tool is None:
@@ -151,7 +152,7 @@ class Toolbox:
                     f"{invocation.name} was not called: its arguments don't fit", "\n".join(argument_errors)
                 )
             try:
-                return await _call(named_tool, invocation)
+                return await _call(named_tool, invocation, on_progress)
             except ToolChangedError:
                 self._update_tools()
             except Exception as error:  # noqa: BLE001  # a tool's failure is a result and must not fail the turn
@@ -233,14 +234,15 @@ def _connection_to(server: ToolServer) -> "BuiltInConnection | ServerConnection"
     return ServerConnection(server)
 
 
-async def _call(named_tool: NamedTool, invocation: ToolInvocation) -> ToolResult:
+async def _call(named_tool: NamedTool, invocation: ToolInvocation, on_progress: ProgressListener | None) -> ToolResult:
     connection = named_tool.connection
     if isinstance(connection, BuiltInConnection):
         return await connection.call(named_tool.tool.name, invocation)
     # A call id is unique only in its session, but a server may serve all sessions.
     meta = cast("RequestParamsMeta", {IDEMPOTENCY_KEY: f"{invocation.session_id}/{invocation.call_id}"})
     tool = cast("Tool", named_tool.tool)
-    return named_tool.result_of(await connection.call(tool, invocation.args, meta, patience=invocation.patience))
+    result = await connection.call(tool, invocation.args, meta, patience=invocation.patience, on_progress=on_progress)
+    return named_tool.result_of(result)
 
 
 # The servers of `mcp.json`

@@ -207,6 +207,21 @@ class NoticeChunk(TypedDict):
     transient: Literal[True]
 
 
+class Progress(TypedDict):
+    """How far a call is, in words."""
+
+    toolCallId: str
+    text: str
+
+
+class ProgressChunk(TypedDict):
+    """The next one of the same call replaces it. It is not part of a message."""
+
+    type: Literal["data-progress"]
+    data: Progress
+    transient: Literal[True]
+
+
 class AbortChunk(TypedDict):
     """The turn was stopped."""
 
@@ -252,6 +267,7 @@ UIMessageChunk: TypeAlias = (
     | ToolOutputDeniedChunk
     | SteeringMessageChunk
     | NoticeChunk
+    | ProgressChunk
     | AbortChunk
     | ErrorChunk
     | FinishChunk

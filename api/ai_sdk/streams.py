@@ -13,7 +13,7 @@ from contextlib import aclosing
 
 from turnkeeper.api.ai_sdk.turn_chunks import Chunks, TurnChunks
 from turnkeeper.api.live.feed import RETRY_SECONDS, Event, ProblemEvent, QueueEvent, UpdateEvent
-from turnkeeper.api.live.live_output import PartialEvent
+from turnkeeper.api.live.live_output import PartialEvent, ProgressEvent
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.services import Services
 from turnkeeper.api.store_calls import seconds_from_now
@@ -126,6 +126,8 @@ class TurnStream:
                 return self._turn.notice(problem.detail) if problem.status in TEMPORARY_STATUSES else []
             case PartialEvent():
                 return self._turn.on_partial(event.growth)
+            case ProgressEvent():
+                return self._turn.on_progress(event.progress)
             case UpdateEvent():
                 update = event.update
                 turns = [*update.updated_messages, *update.new_messages]

@@ -28,6 +28,8 @@ from turnkeeper.api.ai_sdk.chunks import (
     NoticeChunk,
     PartChunk,
     PartDeltaChunk,
+    Progress,
+    ProgressChunk,
     StartChunk,
     SteeringMessageChunk,
     SteeringText,
@@ -41,7 +43,13 @@ from turnkeeper.models.ids import PublicId, call_id
 from turnkeeper.models.session.approvals import PendingApproval
 from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.partial_output import PartialGrowth, PartialOutput, PartialPart, with_growth
+from turnkeeper.models.transcript.partial_output import (
+    CallProgress,
+    PartialGrowth,
+    PartialOutput,
+    PartialPart,
+    with_growth,
+)
 from turnkeeper.models.transcript.trajectory import ModelStep, Usage, UserStep
 
 LEFT_OUT = "…"
@@ -202,6 +210,13 @@ class TurnChunks:
             return []
         self._partial = with_growth(self._partial, growth)
         return self._show_partial() if self.has_begun and not self.is_over else []
+
+    def on_progress(self, progress: CallProgress) -> Chunks:
+        """Return a chunk for the progress of a call that the client has."""
+        if self.is_over or progress.call_id not in self._chunk_types:
+            return []
+        data = Progress(toolCallId=progress.call_id, text=progress.text)
+        return [ProgressChunk(type="data-progress", data=data, transient=True)]
 
     def notice(self, sentence: str) -> Chunks:
         """Return a notice why nothing is sent for now; only one until there is news of the turn."""

@@ -1,8 +1,10 @@
-"""Sessions that Temporal no longer has, read from the archive and the index as ended ones (API-1, OPS-13).
+"""Sessions that can't be asked, read from the archive and the index (API-1, OPS-13, SES-15).
 
 Temporal deletes an ended session after the retention of its namespace. The archive has its turns, so the session is put
 together again from there, and answers every query itself, with the same rules as when it was running. What only its
 workflow had is lost: which turns the model saw, and a turn that a termination interrupted.
+
+In the same way, the turns of a session that no worker answers for are read, as of the last one that was archived.
 """
 
 import asyncio
@@ -10,7 +12,7 @@ from collections.abc import Sequence
 
 from temporalio.client import Client
 
-from turnkeeper.api.problems import problem
+from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.deletions import find_deletion, find_first_run
 from turnkeeper.api.timeouts import Timeouts
@@ -61,6 +63,19 @@ class ForgottenSessions:
         if row is not None and row.turn_count and not turns:
             raise problem("no-longer-retained", workflow_id=workflow_id)
         return _session(workflow_id, row, turns, fates)
+
+    async def find_archived(self, workflow_id: WorkflowId) -> Session | None:
+        """Return a session that Temporal still has as the archive has it; `None` if that has no turns of it now."""
+        try:
+            row, turns = await self._stored(workflow_id)
+            deletion = await find_deletion(self._client, workflow_id, self._timeouts) if turns else None
+        except (StoreUnavailableError, ProblemError):
+            return None
+        if not turns or (deletion and not deletion.is_done):
+            return None
+        session = _session(workflow_id, row, turns, [])
+        session.closed = None
+        return session
 
     async def exists(self, workflow_id: WorkflowId) -> bool:
         """Return whether the stores have a session that Temporal has forgotten; it may be a 410. Raises 503."""

@@ -60,10 +60,11 @@ class TranscriptReader:
         self, workflow_id: WorkflowId, before: str | None, limit: int | None, until: float
     ) -> tuple[ConversationState, int]:
         """Return the turns of a page that are in the session, and the number of the first (or of the one after)."""
-        state = await self._reader.page_in_session(workflow_id, StateRequest(before=before, limit=limit))
+        request = StateRequest(before=before, limit=limit)
+        state = await self._reader.page_in_session(workflow_id, request, may_be_archived=True)
         if state is not None:
             return state, state.first_number or state.archived_count + 1
-        state = await self._reader.state(workflow_id, StateRequest(limit=0))
+        state = await self._reader.state(workflow_id, StateRequest(limit=0), may_be_archived=True)
         return state, await self._number_in_archive(workflow_id, before or "", state.archived_count, until)
 
     async def _number_in_archive(self, workflow_id: WorkflowId, turn_id: str, archived_count: int, until: float) -> int:

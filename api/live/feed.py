@@ -33,7 +33,7 @@ from pydantic_core import to_json
 from turnkeeper.api.coalescer import Coalescer
 from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.http.closing import Closing
-from turnkeeper.api.live.live_output import LiveOutput, PartialEvent, SeenSteps, Snapshot
+from turnkeeper.api.live.live_output import LiveOutput, PartialEvent, ProgressEvent, SeenSteps, Snapshot
 from turnkeeper.api.problems import Problem, ProblemError, invalid, problem
 from turnkeeper.api.store_calls import seconds_from_now
 from turnkeeper.api.temporal.session_reader import SessionReader
@@ -51,6 +51,9 @@ RETRY_SECONDS = 1.0
 FIRST_EXCERPT_SECONDS = 1.0
 MAX_EXCERPT_SECONDS = 30.0
 """Between two attempts to read whole answers in place of excerpts."""
+
+SILENCES = 2
+"""How often no worker answers, one time after the other, until watchers are told that there is none."""
 
 UNCLEAR_SECONDS = 1.0
 """How long to hold a client that may or may not have seen the answer."""
@@ -88,8 +91,13 @@ class UpdateEvent:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all answers could be restored. If not, the store is down."""
-        return not any(turn.agent_message_blob for turn in self.turns)
+        """Whether this is all: a worker answered, and all answers could be restored. If not, the store is down."""
+        return not (self.is_archived or any(turn.agent_message_blob for turn in self.turns))
+
+    @property
+    def is_archived(self) -> bool:
+        """Whether the archive answered, since no worker did."""
+        return self.update.archive_time is not None
 
     @cached_property
     def json(self) -> str:
@@ -128,7 +136,7 @@ class ProblemEvent:
         return format_sse_event(event="problem", data_str=self.problem.model_dump_json(exclude_none=True))
 
 
-Event = UpdateEvent | QueueEvent | PartialEvent | ProblemEvent
+Event = UpdateEvent | QueueEvent | PartialEvent | ProgressEvent | ProblemEvent
 Result = TypeVar("Result", UpdateEvent, QueueEvent)
 
 EVENT_ID_PATTERN = r"^[0-9]{1,15}\.[^\n]{0,200}$"
@@ -161,6 +169,8 @@ class _Watcher:
     """The queue may have changed with the last update."""
     steps: SeenSteps = field(default_factory=SeenSteps)
     snapshot: Snapshot | None = None
+    progress: dict[str, ProgressEvent] = field(default_factory=dict)
+    """Of each call, by its id."""
     excerpts: dict[str, int] = field(default_factory=dict)
     """Turns whose answers it has as excerpts, by id, each with the revision before it."""
     retry_at: float | None = None
@@ -170,6 +180,8 @@ class _Watcher:
     problem_types: set[str] = field(default_factory=set)
     """The problems that it was sent since the session could last be read."""
     is_deleted: bool = False
+    silences: int = 0
+    """How often in a row no worker has answered, and none has shown since that it is there."""
 
     @property
     def has_more(self) -> bool:
@@ -189,7 +201,7 @@ class _Watcher:
 
     def is_due(self, watch: Watch, output: LiveOutput) -> bool:
         is_behind = self.queue_is_stale or self.has_changed(watch) or self.is_retry_due()
-        return is_behind or watch.is_unreachable or self._growth_in(output) is not None
+        return is_behind or watch.is_unreachable or self.has_output(output)
 
     def next_cursor(self, watch: Watch) -> UpdatesRequest:
         """Return where to read: from before the first excerpt, if only excerpts are to be read again."""
@@ -199,13 +211,14 @@ class _Watcher:
     def next_update(self, event: UpdateEvent, *, is_retry: bool) -> UpdateEvent | None:
         """Move to the cursor after `event`; return the event to send, if it has anything new."""
         cursor, last, update = self.cursor, self.last, event.update
+        was_archived = self.last_is_archived
         had_problem, is_restored = self._clear_problems(), self._note_excerpts(event, is_retry=is_retry)
         self.last = update
         self.cursor = UpdatesRequest(last_seen_message_id=update.last_seen_message_id, since_revision=update.revision)
         self.steps.learn(update)
         self.queue_is_stale = not update.has_more and bool(self.waiting or update.queue_length)
         has_updated = is_restored if is_retry else bool(update.updated_messages)
-        if not (update.reset or update.new_messages or has_updated or had_problem):
+        if not (update.reset or update.new_messages or has_updated or had_problem or was_archived):
             if last is None and self.is_at_end and self.cursor == cursor:
                 return None
             if last is not None and (update.revision, update.status) == (last.revision, last.status):
@@ -233,31 +246,53 @@ class _Watcher:
         waiting, self.waiting, self.queue_is_stale = self.waiting, queue.waiting, False
         return queue if self._clear_problems() or queue.waiting != waiting else None
 
-    def next_problem(self, problem: Problem) -> ProblemEvent | None:
-        """Return the event of a problem, unless the watcher was already sent it."""
+    def next_problem(self, problem: Problem, *, has_sign_of_life: bool) -> ProblemEvent | None:
+        """Return the event of a problem, unless the watcher was already sent it.
+
+        That no worker answers is said after the second time: workers of a busy machine are late. `has_sign_of_life`: in
+        the meantime one has done something.
+        """
         self.is_deleted = problem.status == 404
+        if problem.type.endswith(":no-worker"):
+            self.silences = 0 if has_sign_of_life else self.silences + 1
+            if self.silences < SILENCES and not self.last_is_archived:
+                return None
         if self.is_deleted or problem.type in self.problem_types:
             return None
         self.problem_types.add(problem.type)
         return ProblemEvent(problem)
 
-    def next_output(self, output: LiveOutput) -> PartialEvent | None:
-        """Return what the model has written since the last snapshot that the watcher was sent."""
-        growth = self._growth_in(output)
-        if growth:
+    def has_output(self, output: LiveOutput) -> bool:
+        return self._output_in(output) is not None
+
+    def next_output(self, output: LiveOutput) -> PartialEvent | ProgressEvent | None:
+        """Return what the model has written since the last snapshot that the watcher was sent, or a call's progress."""
+        event = self._output_in(output)
+        if isinstance(event, PartialEvent):
             self.snapshot = output.latest
-        return growth
+        elif event:
+            current = {call_id: one for call_id, one in self.progress.items() if call_id in output.progress}
+            self.progress = {**current, event.progress.call_id: event}
+        return event
+
+    @property
+    def last_is_archived(self) -> bool:
+        return self.last is not None and self.last.archive_time is not None
 
     def _clear_problems(self) -> bool:
         """Note that the session could be read; return whether the watcher was sent a problem before."""
+        self.silences = 0
         had_problem = bool(self.problem_types)
         self.problem_types.clear()
         return had_problem
 
-    def _growth_in(self, output: LiveOutput) -> PartialEvent | None:
+    def _output_in(self, output: LiveOutput) -> PartialEvent | ProgressEvent | None:
         latest = output.latest
         comes_next = latest is not None and self.steps.are_just_before(latest.output)
-        return output.growth_since(self.snapshot) if comes_next else None
+        if comes_next and (growth := output.growth_since(self.snapshot)):
+            return growth
+        news = (event for call_id, event in output.progress.items() if event != self.progress.get(call_id))
+        return next((event for event in news if self.steps.may_run(event.progress.call_id)), None)
 
 
 class UpdateFeed:
@@ -271,6 +306,11 @@ class UpdateFeed:
         self._partials = partials
         self._outputs: dict[Watch, LiveOutput] = {}
         self._closing = closing
+
+    @property
+    def partials_obstacle(self) -> str | None:
+        """Why streams have no partial output; `None` if nothing is known."""
+        return self._partials.obstacle()
 
     async def poll(
         self,
@@ -310,6 +350,7 @@ class UpdateFeed:
                     return event
                 if watch.is_unreachable:
                     raise problem("temporal-unreachable")
+                await self._closing.wait_for(watch, lambda: watch.may_read, until=min(until, watch.next_read_at))
             if watch.version == version:  # it is over; another session may start with the same id
                 await self._pause(until=min(until, clock() + RETRY_SECONDS))
 
@@ -350,13 +391,16 @@ class UpdateFeed:
 
     async def _events_in(self, watch: Watch, watcher: _Watcher, output: LiveOutput) -> AsyncGenerator[Event, None]:
         """Yield events until there is nothing more to send, or `watch` is over."""
+        clock = asyncio.get_running_loop().time
         while not (watcher.is_at_end or self._closing.has_begun):
+            asked_at, version = clock(), watch.version
             try:
                 event = await self._next(watcher, watch, output)
             except ProblemError as error:
                 if watcher.last is None:
                     raise
-                if problem := watcher.next_problem(error.problem):
+                is_alive = watch.version > version or self._reader.has_answered_since(asked_at)
+                if problem := watcher.next_problem(error.problem, has_sign_of_life=is_alive):
                     yield problem
                 watcher.task_count = -1  # it reads until it can, and then says so
                 await self._pause()
@@ -374,13 +418,21 @@ class UpdateFeed:
         if watch.is_unreachable:
             raise problem("temporal-unreachable")
         if watcher.queue_is_stale:
+            if watcher.last and not watcher.last.queue_length:
+                return watcher.next_queue(QueueEvent([], watcher.last.revision))
             return watcher.next_queue(await self._read_queue(watcher.workflow_id, watch))
+        if watcher.last and not watcher.has_more and watcher.has_changed(watch) and not watch.may_read:
+            if growth := watcher.next_output(output):
+                return growth
+            has_output = partial(watcher.has_output, output)
+            await self._closing.wait_for(watch, lambda: watch.may_read or has_output(), until=watch.next_read_at)
+            return None
         if watcher.has_changed(watch) or watcher.is_retry_due():
             if watcher.last is not None:
                 await output.wait_for_watchers()
             task_count, is_retry = watch.task_count, not watcher.has_changed(watch)
             event = await self._read_update(watcher.workflow_id, watcher.next_cursor(watch), watch)
-            watcher.task_count = task_count
+            watcher.task_count = -1 if event.is_archived else task_count  # it reads until a worker answers
             output.learn(event.update, since=watcher.cursor.since_revision)
             return watcher.next_update(event, is_retry=is_retry)
         return watcher.next_output(output)
@@ -418,18 +470,32 @@ class UpdateFeed:
         seen, and no client was shown anything newer. So a caller that has just written never gets an older result.
         """
         version = (watch.task_count, watch.writes)
-        cached: Result
-        if question in watch.results and watch.is_live:
-            cached_version, cached = watch.results[question]
-            if cached_version == version and cached.is_whole and cached.revision >= watch.revision:
+        earlier = list(watch.results.items()) if watch.is_live else []
+        for earlier_question, (earlier_version, result) in earlier:
+            if earlier_version != version or not result.is_whole or result.revision < watch.revision:
+                continue
+            cached: Result | None = result if earlier_question == question else _without_news(result, question)
+            if cached is not None:
                 return cached
-        result: Result = await self._reads.run((watch, version, question), read)
-        watch.results[question] = (version, result)
-        return result
+        fresh: Result = await self._reads.run((watch, version, question), read)
+        watch.results[question] = (version, fresh)
+        return fresh
 
     async def _pause(self, *, until: float | None = None) -> None:
         """Wait for `RETRY_SECONDS`, or `until` a time on the loop's clock; ends early when the gateway stops."""
         await self._closing.sleep(until=until or asyncio.get_running_loop().time() + RETRY_SECONDS)
+
+
+def _without_news(event: Any, cursor: Hashable) -> Any:
+    """Return an update without turns, if `cursor` is that after `event`; `None` if it is not."""
+    if not isinstance(event, UpdateEvent) or not isinstance(cursor, UpdatesRequest):
+        return None
+    update = event.update
+    is_after = (update.last_seen_message_id, update.revision) == (cursor.last_seen_message_id, cursor.since_revision)
+    if update.has_more or not is_after:
+        return None
+    nothing: dict[str, Any] = {"new_messages": [], "updated_messages": [], "reset": False}
+    return UpdateEvent(update.model_copy(update=nothing), event.first_run_id)
 
 
 def _hold_seconds(event: UpdateEvent, cursor: UpdatesRequest, first_revision: int) -> float:

@@ -1,4 +1,4 @@
-"""What the model of a watched session is writing, for all its watchers (AGT-5).
+"""What the model of a watched session is writing, and the progress of its tool calls, for all watchers (AGT-5, AGT-7).
 
 Partial output is followed once per session, however many watchers there are, and only while a turn runs: a carrier may
 have to poll for it. The latest snapshot is what has arrived; each watcher gets the growth since the snapshot that it
@@ -18,11 +18,11 @@ from fastapi.sse import format_sse_event
 from turnkeeper.api.temporal.watch import Watch
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.transcript.conversation import ConversationUpdate
-from turnkeeper.models.transcript.partial_output import PartialGrowth, PartialOutput, growth
+from turnkeeper.models.transcript.partial_output import CallProgress, PartialGrowth, PartialOutput, growth
 from turnkeeper.stores.partials.carrier import PartialCarrier
 
-PAUSE_SECONDS = 0.1
-"""Minimum time between two growths of an answer: a carrier may deliver faster than many watchers can be served."""
+PAUSE_SECONDS = 0.03
+"""Minimum time between two growths of an answer; more if many watchers have to be served."""
 
 SECONDS_A_WATCHER = 0.0001
 """Time to send something to one watcher. So much for each watcher passes between two changes: otherwise many watchers
@@ -40,6 +40,17 @@ class PartialEvent:
         return format_sse_event(event="partial", data_str=self.growth.model_dump_json())
 
 
+@dataclass(frozen=True)
+class ProgressEvent:
+    """How far a running tool call is."""
+
+    progress: CallProgress
+
+    @cached_property
+    def sse(self) -> bytes:
+        return format_sse_event(event="progress", data_str=self.progress.model_dump_json())
+
+
 @dataclass(frozen=True, eq=False)
 class Snapshot:
     """A snapshot. Snapshots are compared by identity, which is cheap."""
@@ -54,17 +65,22 @@ class SeenSteps:
     message_id: str | None = None
     count: int | None = None
     """The number of steps; `None` if it is unknown, as for a watcher that has reconnected."""
-    are_calls_running: bool = False
-    """Tool calls of the newest step are running, so the model is not writing."""
+    running_calls: frozenset[str] = frozenset()
+    """The ids of the newest step's calls without a result."""
 
     def learn(self, update: ConversationUpdate) -> None:
         if update.current_message_id != self.message_id:
-            self.message_id, self.count, self.are_calls_running = update.current_message_id, None, False
+            self.message_id, self.count, self.running_calls = update.current_message_id, None, frozenset()
         for turn in [*update.updated_messages, *update.new_messages]:
             if turn.id == self.message_id:
                 models = turn.reasoning_trajectory.model_steps if turn.reasoning_trajectory else []
                 self.count = models[-1].number if models else 0
-                self.are_calls_running = bool(models) and any(call.result is None for call in models[-1].tool_calls)
+                calls = models[-1].tool_calls if models else []
+                self.running_calls = frozenset(call.id for call in calls if call.result is None)
+
+    def may_run(self, call_id: str) -> bool:
+        """Return whether a call is running, as far as is known."""
+        return self.message_id is not None and (self.count is None or call_id in self.running_calls)
 
     def have_seen(self, output: PartialOutput) -> bool:
         return self.message_id == output.message_id and self.count is not None and output.step <= self.count
@@ -81,6 +97,8 @@ class LiveOutput:
 
     def __init__(self, carrier: PartialCarrier, workflow_id: WorkflowId, watch: Watch) -> None:
         self.latest: Snapshot | None = None
+        self.progress: dict[str, ProgressEvent] = {}
+        """The newest progress of calls, by call id."""
         self.watchers = 0
         self._carrier = carrier
         self._workflow_id = workflow_id
@@ -104,8 +122,7 @@ class LiveOutput:
         self._steps.learn(update)
         if self.latest and self._steps.have_seen(self.latest.output):
             self.latest = None
-        is_writing = update.is_processing and update.status not in ("awaiting_approval", "waiting_retry")
-        if not is_writing or self._steps.are_calls_running:
+        if not update.is_processing or update.status in ("awaiting_approval", "waiting_retry"):
             self.stop_following()
         elif self._follower is None:
             self._follower = asyncio.create_task(self._follow())
@@ -130,8 +147,8 @@ class LiveOutput:
         return self._growths[snapshot]
 
     def stop_following(self) -> None:
-        """Stop following and drop the latest snapshot: the answer is in the transcript by now, or never will be."""
-        self.latest = None
+        """Stop following and drop what was shown: the answer is in the transcript by now, or never will be."""
+        self.latest, self.progress = None, {}
         if self._follower is not None:
             self._follower.cancel()
             self._follower = None
@@ -144,5 +161,7 @@ class LiveOutput:
                 version, latest = live.version, live.latest
                 is_news = latest is not None and not self._steps.have_seen(latest)
                 self.latest, self._growths = Snapshot(latest) if latest and is_news else None, {}
+                events = [ProgressEvent(progress) for progress in live.calls.values()]
+                self.progress = {event.progress.call_id: event for event in events}
                 self._watch.notify()
-                await asyncio.sleep(PAUSE_SECONDS)
+                await asyncio.sleep(max(PAUSE_SECONDS, 5 * self.watchers * SECONDS_A_WATCHER))

@@ -114,6 +114,7 @@ class FateReader:
                     not await self._closing.wait_for(watch, has_changed, until=again_at) and is_time_up(until)
                 ):
                     return None
+                await self._closing.wait_for(watch, lambda: watch.may_read, until=min(until, watch.next_read_at))
 
     async def _is_safe(self, workflow_id: WorkflowId, error: ProblemError) -> bool:
         """Return whether a prompt is safe although its fate can't be read: nobody answers, or a copy is being made."""

@@ -15,7 +15,7 @@ from turnkeeper.models.ids import ID_PATTERN
 from turnkeeper.models.session.messages import USER_PATTERN
 from turnkeeper.models.wire import UtcDatetime
 from turnkeeper.stores.audit import AuditFilter, AuditRow, Position, position_of
-from turnkeeper.stores.database.backend import microseconds
+from turnkeeper.stores.database.moments import microseconds
 
 router = APIRouter(tags=["audit"])
 

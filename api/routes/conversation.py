@@ -35,7 +35,7 @@ from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.messages import UpdatesRequest
 from turnkeeper.models.session.queue.prompts import PromptSignal, QueueView, check_text
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState, ConversationUpdate
-from turnkeeper.models.transcript.partial_output import PartialGrowth
+from turnkeeper.models.transcript.partial_output import CallProgress, PartialGrowth
 
 router = APIRouter(tags=["conversation"])
 
@@ -62,8 +62,8 @@ ACCEPTED: dict[int | str, dict[str, Any]] = {
 }
 
 
-EventBody = ConversationUpdate | WaitingPrompts | PartialGrowth | Problem
-"""The `data` of the events `update`, `queue`, `partial` and `problem`."""
+EventBody = ConversationUpdate | WaitingPrompts | PartialGrowth | CallProgress | Problem
+"""The `data` of the events `update`, `queue`, `partial`, `progress` and `problem`."""
 
 
 def accepted(workflow_id: WorkflowId, message_id: str) -> JSONResponse:
@@ -215,6 +215,8 @@ async def get_conversation(
     New is what is neither covered by the cursor nor in the response that `If-None-Match` identifies. An `ETag` stands
     for the session, its revision, the cursor and the limit. Without `since_revision`, the last seen turn is repeated
     until 5 s after its end, and a `wait` for it ends after a second: the client may not have seen how it ended.
+
+    Without a worker, a request without cursor is answered from the archive, with `archive_time`.
     """
     request = UpdatesRequest(
         last_seen_message_id=last_seen_message_id or None, since_revision=since_revision, limit=limit
@@ -232,7 +234,7 @@ async def get_conversation(
     etag = etag_of(event)
     if if_none_match and is_known(event):
         return Response(status_code=304, headers={"ETag": etag, "Vary": "Accept-Encoding"})
-    # Without an ETag where an answer is only an excerpt because the store is down: the client must read it again.
+    # Without an ETag where the archive answered, or an answer is only an excerpt: the client must read it again.
     headers = {"ETag": etag} if event.is_whole else {}
     return Response(event.as_answer(session_id_of(workflow_id)), headers=headers, media_type="application/json")
 
@@ -287,6 +289,8 @@ async def watch_session(services: ServicesDep, feed: Annotated[OpenFeed, Depends
     - `queue`: the queued prompts, if there are any, and after every change.
     - `partial`: what the model is writing. With `fresh` it replaces what was shown before; otherwise append the text of
       each part. Show it only for the running turn, until an update contains its step.
+    - `progress`: how far a running tool call is, as its server reports it, instead of that call's earlier one. Show it
+      until an update contains the call's result. The texts are the server's: foreign, but legible and of one line.
     - `problem`: why the session can't be read now, such as a stuck session or missing workers. The stream continues;
       the next `update` or `queue` means that the session can be read again.
 
@@ -295,7 +299,9 @@ async def watch_session(services: ServicesDep, feed: Annotated[OpenFeed, Depends
     if feed.first is None:
         # A browser's `EventSource` would reconnect to an ended session forever; 204 stops it.
         return Response(status_code=204)
-    return EventStreamResponse(_encoded(feed.first, feed.rest), services.timeouts)
+    return EventStreamResponse(
+        _encoded(feed.first, feed.rest, partials_obstacle=services.feed.partials_obstacle), services.timeouts
+    )
 
 
 @router.get(
@@ -312,7 +318,8 @@ async def get_full_conversation(
     """Return a page of the transcript, archived turns included, oldest first: the newest, or the one before `before`.
 
     A page has about 1 MB, or a single turn that is larger. While the archive is unavailable, a page contains what the
-    session itself has, and is a 503 if that is nothing.
+    session itself has, and is a 503 if that is nothing. Without a worker, it is what the archive has, as of
+    `archive_time`, and 504 if that is nothing.
     """
     state = await services.transcripts.page(workflow_id, before=before, limit=limit)
     return FullConversation(**dict(state), links=PageLinks(older=_older(workflow_id, state, limit)))
@@ -376,7 +383,11 @@ def _older(workflow_id: WorkflowId, state: ConversationState, limit: int | None)
     return f"{session_path(workflow_id)}/conversation/full?before={state.messages[0].id}{page}"
 
 
-async def _encoded(first: Event, rest: AsyncGenerator[Event, None]) -> AsyncGenerator[bytes, None]:
+async def _encoded(
+    first: Event, rest: AsyncGenerator[Event, None], *, partials_obstacle: str | None
+) -> AsyncGenerator[bytes, None]:
+    if partials_obstacle:
+        yield f": no partial output: {partials_obstacle}\n\n".encode()
     yield first.sse
     async for event in rest:
         yield event.sse

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
-from cachetools import LRUCache
+from cachetools import LRUCache, TTLCache
 from pydantic import BaseModel
 from temporalio.client import (
     Client,
@@ -87,6 +87,9 @@ FAILING_SECONDS = 3.0
 IDLE_STATUSES: tuple[SessionStatus, ...] = ("idle", "awaiting_approval")
 """Statuses in which there may be no workflow task for months."""
 
+ABSENT_SECONDS = 1.0
+"""How long the archive answers at once after no worker did: a client asks for several pages."""
+
 WAKE_SECONDS = 60.0
 """Between two wakes of a session: a worker that evicts it after each query can't be helped."""
 
@@ -143,10 +146,13 @@ class QueryResult(Generic[View]):
 
 
 class ForgottenSource(Protocol):
-    """Finds sessions that Temporal no longer has."""
+    """Finds sessions that Temporal no longer has, or that no worker answers for."""
 
     async def find(self, workflow_id: WorkflowId) -> Session | None:
         """Return the session as it was when it had ended; `None` if there is none. Raises `ProblemError`."""
+
+    async def find_archived(self, workflow_id: WorkflowId) -> Session | None:
+        """Return a session that no worker answers for as the archive has it; `None` if it has none of its turns."""
 
     async def exists(self, workflow_id: WorkflowId) -> bool:
         """Return whether there is one. Raises `ProblemError`."""
@@ -163,11 +169,18 @@ class SessionReader:
         self.admission = Admission(client, self.watches, timeouts)
         self._queries = SessionQueries(client, self.watches, timeouts)
         self._first_run_ids = LRUCache[str, str](maxsize=MAX_SESSIONS)
+        self._absent = TTLCache[WorkflowId, None](maxsize=MAX_SESSIONS, ttl=ABSENT_SECONDS)
+        """Sessions that no worker has just answered for."""
 
-    # ---- answered by a worker
+    # ---- answered by a worker, or else by the archive
 
-    async def state(self, workflow_id: WorkflowId, request: StateRequest) -> ConversationState:
-        """Return the newest complete view, or an older page of it (SES-11)."""
+    async def state(
+        self, workflow_id: WorkflowId, request: StateRequest, *, may_be_archived: bool = False
+    ) -> ConversationState:
+        """Return the newest complete view, or an older page of it (SES-11).
+
+        With `may_be_archived`, it is what the archive has if no worker answers; `archive_time` says so (SES-15).
+        """
 
         def read(session: Session) -> ConversationState:
             try:
@@ -175,12 +188,15 @@ class SessionReader:
             except KeyError:
                 raise invalid("before", f"this session has no turn {request.before!r}.") from None
 
-        return _with_final_status(await self._ask(workflow_id, request, ConversationState, read))
+        ask = self._ask_or_read if may_be_archived else self._ask
+        return _with_final_status(await ask(workflow_id, request, ConversationState, read))
 
-    async def page_in_session(self, workflow_id: WorkflowId, request: StateRequest) -> ConversationState | None:
+    async def page_in_session(
+        self, workflow_id: WorkflowId, request: StateRequest, *, may_be_archived: bool = False
+    ) -> ConversationState | None:
         """Return a page of the turns in the session itself; `None` if the turn `before` is not among them."""
         try:
-            return await self.state(workflow_id, request)
+            return await self.state(workflow_id, request, may_be_archived=may_be_archived)
         except ProblemError as problem:
             # The gateway has validated the request, so an unknown `before` is the only reason for a 422.
             if request.before is not None and problem.problem.status == 422:
@@ -188,15 +204,22 @@ class SessionReader:
             raise
 
     async def updates(self, workflow_id: WorkflowId, request: UpdatesRequest) -> ConversationUpdate:
-        """Return what is new since a cursor (SES-12)."""
+        """Return what is new since a cursor (SES-12).
+
+        Without a cursor, the archive answers where no worker does. A client with one waits for what comes next.
+        """
         read = partial(updates_of, request=request)
-        result = await self._ask(workflow_id, request, ConversationUpdate, read)
+        is_first = request.last_seen_message_id is None and request.since_revision is None
+        ask = self._ask_or_read if is_first else self._ask
+        result = await ask(workflow_id, request, ConversationUpdate, read)
         final = _with_final_status(result)
         if request.since_revision == final.revision > result.view.revision:
             # The client has already seen the final status, which only the gateway counts as a revision.
             request_seen = request.model_copy(update={"since_revision": result.view.revision})
             return _with_final_status(await self._queries.ask(workflow_id, request_seen, ConversationUpdate))
         return final
+
+    # ---- answered by a worker
 
     async def pending_approvals(self, workflow_id: WorkflowId) -> PendingApprovals:
         """Return the tool calls that wait for approval; none if the session has ended (AGT-8)."""
@@ -273,6 +296,31 @@ class SessionReader:
 
     # ----
 
+    async def _ask_or_read(
+        self,
+        workflow_id: WorkflowId,
+        request: BaseModel,
+        view_type: type[Conversation],
+        read: Callable[[Session], Conversation],
+    ) -> QueryResult[Conversation]:
+        """Return the result of a query; if no worker answers, what the archive has."""
+        absence: ProblemError | None = None
+        if workflow_id not in self._absent:
+            try:
+                return await self._ask(workflow_id, request, view_type, read)
+            except ProblemError as error:
+                if not error.problem.type.endswith(":no-worker"):
+                    raise
+                absence = error
+        session = await self._forgotten.find_archived(workflow_id)
+        if session is None:
+            raise absence or problem("no-worker", workflow_id=workflow_id)
+        if absence:
+            self._absent[workflow_id] = None
+        newest = session.transcript.turns[-1]
+        archive_time = {"archive_time": newest.agent_timestamp or newest.timestamp}
+        return QueryResult(read(session).model_copy(update=archive_time), closed=None)
+
     async def _ask(
         self, workflow_id: WorkflowId, request: BaseModel, view_type: type[View], read: Callable[[Session], View]
     ) -> QueryResult[View]:
@@ -288,6 +336,10 @@ class SessionReader:
         if result.first_run_id:  # another gateway may have deleted the session that had the id before
             self._first_run_ids[workflow_id] = result.first_run_id
         return result
+
+    def has_answered_since(self, time: float) -> bool:
+        """Return whether a worker has answered for any session since a time on the loop's clock."""
+        return self._queries.answered_at >= time
 
     def forget(self, workflow_id: WorkflowId) -> None:
         self._first_run_ids.pop(workflow_id, None)
@@ -310,6 +362,8 @@ class SessionQueries:
         self._silences = LRUCache[WorkflowId, tuple[float, int]](maxsize=MAX_SESSIONS)
         """Until when sessions that didn't answer are not queried, and the version of their watch when that began."""
         self._waking: set[asyncio.Task[None]] = set()
+        self.answered_at = float("-inf")
+        """When a worker last answered for any session, on the loop's clock."""
 
     async def ask(self, workflow_id: WorkflowId, request: BaseModel, view_type: type[View]) -> QueryResult[View]:
         """Return the result of a query that starts after this moment and is committed. Raises `ProblemError`."""
@@ -319,7 +373,8 @@ class SessionQueries:
         result: QueryResult[View] = await call_worker(
             self._client, query_call, workflow_id, seconds=self._timeouts.call
         )
-        self._watches.note_revision(workflow_id, getattr(result.view, "revision", 0))
+        self._watches.note_answer(workflow_id, getattr(result.view, "revision", 0))
+        self.answered_at = asyncio.get_running_loop().time()
         return result
 
     async def close(self) -> None:
@@ -334,6 +389,8 @@ class SessionQueries:
             async with asyncio.timeout(self._timeouts.call):
                 await self._wait_until_due(workflow_id)
                 was_sent = True
+                if watch := self._watches.get(workflow_id):
+                    watch.note_read()
                 result = await self._ask_until_committed(workflow_id, argument, view_type)
         except (TimeoutError, RPCError) as error:
             if was_sent and (isinstance(error, TimeoutError) or error.status in _NO_ANSWER):

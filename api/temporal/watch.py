@@ -13,12 +13,17 @@ answered half a second ago:
     not answered for about 1.5 s              every poll asks Temporal itself
     not answered for 2.5 s                    Temporal can't be reached, and all who wait are informed
 
-A busy server answers late, but it answers: the answer to any watch counts, and a late one ends the outage. Only half
-seconds in which the event loop ran are counted, so a pause of this process is no outage.
+A busy server answers late, but it answers: the answer to any watch or query counts, and a late one ends the outage.
+Only half seconds in which the event loop ran are counted, so a pause of this process is no outage. Those in which it
+ran late count less, since the machine is as busy for the server.
+
+Reads of a session that changes every few milliseconds have a pause between them: the first change is read at once, then
+at most one a pause, and the last one at once again, since the session rests then: its workflow task has scheduled no
+activity.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import Any
@@ -48,6 +53,16 @@ MAX_MISSED_BEFORE_STALE = 1
 MIN_MISSED_OF_OUTAGE = 4
 """Ticks without an answer. With the tick before the call, an outage is noticed after 2.5 s (API-2: within 3 s)."""
 
+LATE_SECONDS = 0.1
+LATE_TICK = 0.25
+"""What a tick counts that ends so late: an outage is noticed four times later on a machine that is that busy."""
+
+READ_PAUSE_SECONDS = 0.1
+"""Between two reads of one session while it is at work."""
+
+MOVE_ACTIVITY = "move_to_archive"
+"""The one activity that runs beside a session's turns."""
+
 CALL_TIMEOUT = timedelta(seconds=30)
 """Of one call, which may wait longer than an outage takes to be noticed: its late answer ends the outage."""
 
@@ -59,7 +74,7 @@ class ConnectionMonitor:
         self._client = client
         self._timeouts = timeouts
         self._on_change = on_change
-        self._missed = 0
+        self._missed = 0.0
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -88,17 +103,21 @@ class ConnectionMonitor:
         if was_unreachable:
             self._on_change()
 
-    def _note_silence(self) -> None:
-        self._missed += 1
-        if self._missed == MIN_MISSED_OF_OUTAGE:
+    def _note_silence(self, *, seconds: float = 0.0) -> None:
+        """Note that a tick, which took `seconds`, has brought no answer."""
+        was_unreachable = self.is_unreachable
+        self._missed += LATE_TICK if seconds > self._timeouts.tick + LATE_SECONDS else 1
+        if self.is_unreachable and not was_unreachable:
             self._on_change()
 
     async def _run(self) -> None:
+        clock = asyncio.get_running_loop().time
         while True:
-            call = asyncio.create_task(self._is_answered())
+            call, began_at = asyncio.create_task(self._is_answered()), clock()
             try:
                 while not (await asyncio.wait([call], timeout=self._timeouts.tick))[0]:
-                    self._note_silence()
+                    self._note_silence(seconds=clock() - began_at)
+                    began_at = clock()
             finally:
                 call.cancel()
             if call.result():
@@ -133,6 +152,11 @@ class Watch(VersionCounter):
         """The outcomes of the workflow tasks of the run that is followed."""
         self.results = LRUCache[Hashable, tuple[Any, Any]](maxsize=4)
         """The newest results of reads, about 1 MB each at most, with the session's version when they were requested."""
+        self.is_at_rest = True
+        """Whether the last workflow task has scheduled no activity: the session waits for somebody else."""
+        self.next_read_at = 0.0
+        """When the pause after the last read is over, on the loop's clock."""
+        self._read_count = -1
         self.woken_at = float("-inf")
         """When a worker was last made to load the session, on the loop's clock."""
         self.watchers = 0
@@ -147,6 +171,18 @@ class Watch(VersionCounter):
     def task_count(self) -> int:
         """Completed and failed workflow tasks."""
         return self.version + self.failures
+
+    @property
+    def may_read(self) -> bool:
+        """Return whether the session may be read now: it rests, its last change is being read, or the pause is over."""
+        is_over = asyncio.get_running_loop().time() >= self.next_read_at
+        return self.is_at_rest or is_over or self._read_count == self.task_count
+
+    def note_read(self) -> None:
+        """Note that a read begins."""
+        if self._read_count != self.task_count:
+            self._read_count = self.task_count
+            self.next_read_at = asyncio.get_running_loop().time() + READ_PAUSE_SECONDS
 
     @property
     def is_live(self) -> bool:
@@ -198,7 +234,9 @@ class WatchRegistry:
         watch = self._watches.get(workflow_id)
         return watch.tasks if watch and watch.is_live else None
 
-    def note_revision(self, workflow_id: WorkflowId, revision: int) -> None:
+    def note_answer(self, workflow_id: WorkflowId, revision: int) -> None:
+        """Note that Temporal and a worker have answered for the session, and with which revision."""
+        self._connection.note_answer()
         if watch := self._watches.get(workflow_id):
             watch.revision = max(watch.revision, revision)
 
@@ -235,6 +273,7 @@ class WatchRegistry:
                     continue
                 events = page.history.events
                 watch.tasks.learn(events)
+                watch.is_at_rest = _leaves_at_rest(events, before=watch.is_at_rest)
                 if any(event.event_type == COMPLETED or event.event_type in CLOSING_EVENTS for event in events):
                     watch.advance()
                 elif any(event.event_type in FAILURE_EVENTS for event in events):
@@ -277,3 +316,15 @@ class WatchRegistry:
         watch.was_answered = True
         self._connection.note_answer()
         return page
+
+
+def _leaves_at_rest(events: Sequence[HistoryEvent], *, before: bool) -> bool:
+    """Return whether a session rests after `events`: its last completed workflow task has scheduled no activity."""
+    is_at_rest = before
+    for event in events:
+        if event.event_type == COMPLETED:
+            is_at_rest = True
+        elif event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
+            is_move = event.activity_task_scheduled_event_attributes.activity_type.name == MOVE_ACTIVITY
+            is_at_rest = is_at_rest and is_move
+    return is_at_rest

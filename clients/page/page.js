@@ -159,6 +159,7 @@ class Page {
         this.#showContext();
       },
       onPartial: (isFresh) => this.#log.showPartial(isFresh),
+      onProgress: (progress) => this.#log.showProgress(progress),
       onState: () => this.#showState(),
       onContext: () => this.#showContext(),
       onFailure: (words) => this.#notice.show(words),

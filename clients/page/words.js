@@ -265,6 +265,10 @@ const PROBLEMS = {
 /** @param {{type: string, message: string}} problem @returns {string} */
 export const problemWords = ({ type, message }) => PROBLEMS[/** @type {keyof typeof PROBLEMS} */ (type)] ?? message;
 
+/** That the archive answered, as no worker did. @param {string} time when the newest turn ended @returns {string} */
+export const asOfWords = (time) =>
+  `As of ${clock(time)}, no worker is running. Everything you sent is safe and continues when one is back.`;
+
 /** @param {number} status @returns {string} */
 export const unexpectedStatus = (status) => `The gateway answered with status ${status}.`;
 

@@ -46,7 +46,14 @@ from turnkeeper.models.transcript.conversation import (
     ConversationUpdate,
     SessionStatus,
 )
-from turnkeeper.models.transcript.partial_output import PartialGrowth, PartialOutput, PartialPart, with_growth
+from turnkeeper.models.transcript.partial_output import (
+    CallProgress,
+    PartialGrowth,
+    PartialOutput,
+    PartialPart,
+    with_growth,
+    with_progress,
+)
 from turnkeeper.models.transcript.task_view import SubTask
 from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall
 from turnkeeper.models.wire import Frozen, UtcDatetime
@@ -65,6 +72,8 @@ class Conversation:
     def __init__(self) -> None:
         self.turns: list[ConversationMessage] = []
         self.waiting: list[QueuedPrompt] = []
+        self.progress: dict[str, CallProgress] = {}
+        """How far tool calls are, by id; of no interest once a call has its result."""
         self._latest: ConversationUpdate | None = None
         self._partial: PartialOutput | None = None
 
@@ -98,6 +107,9 @@ class Conversation:
         """Append partial output; growth of an unknown answer is ignored."""
         partial = with_growth(self._partial, growth)
         self._partial = None if partial and self._is_superseded(partial) else partial
+
+    def apply_progress(self, progress: CallProgress) -> None:
+        self.progress = with_progress(self.progress, progress)
 
     # ---- state
 

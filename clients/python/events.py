@@ -24,7 +24,7 @@ from turnkeeper.clients.python.request_sender import RequestSender
 from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.session.queue.prompts import QueuedPrompt
 from turnkeeper.models.transcript.conversation import FINAL_STATUSES, ConversationUpdate
-from turnkeeper.models.transcript.partial_output import PartialGrowth
+from turnkeeper.models.transcript.partial_output import CallProgress, PartialGrowth
 from turnkeeper.models.wire import Frozen
 
 SILENCE_SECONDS = 45.0
@@ -58,6 +58,13 @@ class PartialEvent(Frozen):
     partial: PartialGrowth
 
 
+class ProgressEvent(Frozen):
+    """How far a running tool call is."""
+
+    event: Literal["progress"] = "progress"
+    progress: CallProgress
+
+
 class ConnectionLostEvent(Frozen):
     """The connection is lost. It is retried every few seconds; the next event means that it is back.
 
@@ -69,7 +76,7 @@ class ConnectionLostEvent(Frozen):
     problem: str | None = None
 
 
-Event = UpdateEvent | QueueEvent | PartialEvent | ConnectionLostEvent
+Event = UpdateEvent | QueueEvent | PartialEvent | ProgressEvent | ConnectionLostEvent
 
 
 async def follow(
@@ -154,6 +161,8 @@ class _Stream:
                     return QueueEvent.model_validate_json(sse.data)
                 case "partial":
                     return PartialEvent(partial=PartialGrowth.model_validate_json(sse.data))
+                case "progress":
+                    return ProgressEvent(progress=CallProgress.model_validate_json(sse.data))
                 case "problem":
                     problem = Problem.model_validate_json(sse.data)
                     return ConnectionLostEvent(reason=problem.detail, problem=problem.name)

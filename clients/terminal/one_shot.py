@@ -15,7 +15,7 @@ from pydantic import computed_field
 
 from turnkeeper.clients.python.conversation import Conversation
 from turnkeeper.clients.python.errors import GatewayProblemError
-from turnkeeper.clients.python.events import Event, PartialEvent, QueueEvent, UpdateEvent
+from turnkeeper.clients.python.events import Event, PartialEvent, ProgressEvent, QueueEvent, UpdateEvent
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.clients.terminal import texts
 from turnkeeper.clients.terminal.gateway_command import FAILED, NEEDS_DECISION
@@ -154,6 +154,8 @@ def write_event(event: Event) -> None:
             write_line(event.event, event.update)
         case PartialEvent():
             write_line(event.event, event.partial)
+        case ProgressEvent():
+            write_line(event.event, event.progress)
         case _:
             write_line(event.event, event)
 

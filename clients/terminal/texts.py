@@ -104,6 +104,7 @@ TRYING_AGAIN_IN = "{reason} Trying again in {time}"
 TRYING_AGAIN_NOW = "{reason} Trying again now"
 RECONNECTING = "{reason} Reconnecting… Everything you sent is safe."
 STILL_LOST = "{reason} Trying again…"
+AS_OF = "As of {time}, no worker is running. Later turns are shown once one is back."
 RECONNECTED = "Reconnected. Nothing was lost."
 
 _CONNECTION_PROBLEMS = {

@@ -315,6 +315,11 @@ class Session:
 
     # ---- the archive
 
+    def note_copied(self, move: ArchiveMove, *, now: datetime) -> None:
+        """Note that the archive has turns that stay in the session; no query shows that."""
+        self.transcript.copied = move.first + len(move.turns) - 1 - self.transcript.archived
+        self.archive.record_success(now=now)
+
     def remove_moved(self, move: ArchiveMove, *, now: datetime) -> None:
         """Drop turns or steps that the archive has stored."""
         if move.steps_of is not None:

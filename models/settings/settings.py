@@ -212,7 +212,10 @@ class Settings(BaseSettings):
 
     redis_url: str | None = Field(None, repr=False)
     """Redis server that carries answers to the gateways while they are written, as
-    `redis://USER:PASSWORD@HOST:PORT/NUMBER`, or `rediss:` with TLS; None: heartbeats carry them."""
+    `redis://USER:PASSWORD@HOST:PORT/NUMBER`, or `rediss:` with TLS."""
+    partials: Literal["auto", "heartbeats"] = "auto"
+    """What carries answers while they are written. `auto`: Redis if `redis_url` is set, else sockets in `state_dir`,
+    which reach the workers of this machine. `heartbeats`: Temporal, once a second, for those who have neither."""
 
     max_cached_workflows: int = Field(1_000, ge=1, le=1_000_000)
     """Sessions that a worker caches; any other is replayed from its history at every step. At least
@@ -321,6 +324,12 @@ class Settings(BaseSettings):
     def _check_window(self) -> Self:
         if self.max_conversation_messages is not None and "conversation" in self.model_fields_set:
             raise ValueError(BOTH_FORMS)
+        return self
+
+    @model_validator(mode="after")
+    def _check_partials(self) -> Self:
+        if self.partials == "heartbeats" and self.redis_url is not None:
+            raise ValueError("partials=heartbeats excludes redis_url: leave one of them out")
         return self
 
     @model_validator(mode="after")

@@ -5,7 +5,7 @@ replaced while it runs, and never changed after it has ended. Only the newest tu
 """
 
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, computed_field
 
@@ -179,6 +179,16 @@ class SessionSummary(Frozen):
     """The tasks that it has started: all that are open and the newest others, oldest first."""
 
 
+ArchiveTime = Annotated[
+    UtcDatetime | None,
+    Field(
+        description="Only if no worker answered: these are the turns in the archive, whose newest one ended then. "
+        "There may be later ones; status and queue are unknown.",
+        exclude_if=lambda time: time is None,
+    ),
+]
+
+
 class ConversationState(Frozen):
     """The newest turns of a session, in about 1 MB. `has_more`: there are older turns (SES-3, SES-11).
 
@@ -199,6 +209,7 @@ class ConversationState(Frozen):
     archived_count: int
     has_more: bool
     session: SessionSummary
+    archive_time: ArchiveTime = None
     as_of: Stamp = None
 
 
@@ -222,4 +233,5 @@ class ConversationUpdate(Frozen):
     queue_length: int
     tasks: Items[SubTask] = []
     """The tasks that the session has started, as in `SessionSummary`."""
+    archive_time: ArchiveTime = None
     as_of: Stamp = None

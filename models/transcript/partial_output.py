@@ -1,11 +1,13 @@
 """Partial output: the text of an unfinished answer, which clients see and the session does not store (AGT-5).
 
+The progress of running tool calls travels in the same way (AGT-7).
+
 It travels outside the workflow's history. A worker publishes snapshots of the whole output so far, so any of them may
 be lost; the gateway sends its clients what has grown since the last snapshot. The tag identifies the answer: the output
 of a retried attempt replaces that of the attempt before.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
 from turnkeeper.models.bounds import bound_json
@@ -150,6 +152,35 @@ def _continues(old: PartialOutput, new: PartialOutput) -> bool:
 
 def _tag(partial: PartialTag) -> dict[str, object]:
     return {name: getattr(partial, name) for name in PartialTag.model_fields}
+
+
+class CallProgress(Frozen):
+    """How far a running tool call is, as its server reports it. A newer one replaces it, and the call's result ends it.
+
+    The numbers are the server's: `progress` may go back, `total` is positive or unknown. `message` is one legible line
+    of at most 200 characters, and `text` is all of it as people read it.
+    """
+
+    call_id: str
+    progress: float
+    total: float | None = None
+    message: str = ""
+    text: str
+
+
+LiveNews = PartialOutput | CallProgress
+"""What workers publish: a snapshot of an answer, or how far a call is."""
+
+
+def with_progress(calls: Mapping[str, CallProgress], new: CallProgress) -> dict[str, CallProgress]:
+    """Return the progress of a step's calls, by call id, with `new`. If that is of another step, `calls` have ended.
+
+    >>> one, other, next = (CallProgress(call_id=id, progress=1, text="1") for id in ("1.1.0", "1.1.1", "1.2.0"))
+    >>> list(with_progress({"1.1.0": one}, other)), list(with_progress({"1.1.0": one}, next))
+    (['1.1.0', '1.1.1'], ['1.2.0'])
+    """
+    step, _, _ = new.call_id.rpartition(".")
+    return {id_: one for id_, one in calls.items() if id_.rpartition(".")[0] == step} | {new.call_id: new}
 
 
 MAX_CALLS = 20

@@ -24,6 +24,8 @@ class TranscriptState(Compact):
 
     turns: Items[ConversationMessage] = []
     archived: int = 0
+    copied: int = 0
+    """Of `turns`, the archive has this many of the oldest ones too."""
 
     @property
     def count(self) -> int:
@@ -78,6 +80,8 @@ class Transcript:
     def __init__(self, state: TranscriptState, *, page_bytes: int) -> None:
         """`page_bytes` is the approximate size of a page, as JSON."""
         self.archived = state.archived
+        self.copied = state.copied
+        """Turns in the session that the archive has too, the oldest ones."""
         self._page_bytes = page_bytes
         self._entries: list[_Entry] = []
         self._position: dict[str, int] = {}
@@ -88,7 +92,7 @@ class Transcript:
 
     @property
     def state(self) -> TranscriptState:
-        return TranscriptState(turns=self.turns, archived=self.archived)
+        return TranscriptState(turns=self.turns, archived=self.archived, copied=self.copied)
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -153,12 +157,31 @@ class Transcript:
             room -= entry.carried_bytes
         return oldest
 
+    @property
+    def is_copied(self) -> bool:
+        """Whether the archive has every ended turn."""
+        return self.copied >= len(self._entries) or not self._entries[self.copied].turn.is_complete
+
+    def uncopied(self, *, max_bytes: int, again: bool = False) -> list[ConversationMessage]:
+        """Return the oldest ended turns that the archive doesn't have, at most `max_bytes`, but at least one.
+
+        With `again`, those that it is said to have too: all that the session has.
+        """
+        turns, room = list[ConversationMessage](), max_bytes
+        for entry in self._entries[0 if again else self.copied :]:
+            room -= entry.carried_bytes
+            if not entry.turn.is_complete or (turns and room < 0):
+                break
+            turns.append(entry.turn)
+        return turns
+
     def drop_oldest(self, count: int) -> None:
         for entry in self._entries[:count]:
             del self._position[entry.turn.id]
             self.carried_bytes -= entry.carried_bytes
         del self._entries[:count]
         self.archived += count
+        self.copied = max(0, self.copied - count)
 
     def page(self, *, before: str | None = None, limit: int | None = None) -> Page:
         """Return the newest turns, or the newest before the turn `before`, that fit in a page.

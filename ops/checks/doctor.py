@@ -39,18 +39,16 @@ from turnkeeper.ops.local.temporal_binary import INSTALL, NoBinaryError, find_bi
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.database.rows import insert_missing
 from turnkeeper.stores.database.tables import BLOBS
+from turnkeeper.stores.partials.over_sockets import FOLDER, SocketCarrier
 from turnkeeper.stores.stores import Stores
 from turnkeeper.workflows.hosting.connection import (
     RETENTION_DAYS,
-    EmbeddedServer,
-    Endpoint,
-    TemporalAccessError,
     connect,
-    find_endpoint,
     missing_search_attributes,
     polling_workers,
     retention,
 )
+from turnkeeper.workflows.hosting.endpoint import EmbeddedServer, Endpoint, TemporalAccessError, find_endpoint
 
 if TYPE_CHECKING:
     from turnkeeper.activities.toolbox.tool_server import ToolServer
@@ -232,9 +230,16 @@ def _write_and_roll_back(connection: Connection) -> None:
 
 
 async def _partial_output(settings: Settings, endpoint: Endpoint) -> Finding:
-    """Publish and delete something through Redis, as a worker does."""
+    """Look for the sockets of workers, or publish and delete something through Redis, as a worker does."""
+    if settings.partials == "heartbeats":
+        return _good("partial output", "through heartbeats, once a second")
     if settings.redis_url is None:
-        return _good("partial output", "through heartbeats")
+        folder = settings.state_dir.resolve()
+        sockets = SocketCarrier(folder, namespace=endpoint.namespace, task_queue=settings.task_queue)
+        if not endpoint.embedded and sockets.obstacle():
+            fix = "run a worker here, or, if workers run on other machines, set redis_url or partials=heartbeats"
+            return _broken("partial output", f"no worker has a socket in {folder / FOLDER}", fix)
+        return _good("partial output", f"through sockets in {folder / FOLDER}")
     if not _is_installed("redis"):
         return _broken("partial output", "redis_url is set, but the package redis is not installed", _install("redis"))
     # Imported here: only an installation with redis_url needs the package.
@@ -246,7 +251,7 @@ async def _partial_output(settings: Settings, endpoint: Endpoint) -> Finding:
         try:
             await redis.check()
         except FAILURES as error:
-            fix = "check that Redis runs and accepts this user, or unset redis_url to use heartbeats"
+            fix = "check that Redis runs and accepts this user, or unset redis_url"
             return _broken("partial output", f"{reason_of(error)}, at {address}", fix)
     return _good("partial output", f"through Redis at {address}")
 

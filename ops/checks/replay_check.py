@@ -38,7 +38,7 @@ from turnkeeper.models.texts.counted import counted
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 from turnkeeper.workflows.copy_session import CopySession
 from turnkeeper.workflows.delete_session import DeleteSession
-from turnkeeper.workflows.hosting.connection import TemporalAccessError
+from turnkeeper.workflows.hosting.endpoint import TemporalAccessError
 from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
 SESSION_TYPE, COPY_TYPE, DELETION_TYPE = (kind.__name__ for kind in (AgenticAIWorkflow, CopySession, DeleteSession))

@@ -25,11 +25,12 @@ from turnkeeper.models.settings.settings import CONFIG_VARIABLE
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import ToolCall
 from turnkeeper.ops.demo.report import AcceptedPrompt, ApprovedWrite, FileState, Report, SessionLog, calls_of
+from turnkeeper.ops.local.dead_worker import fail_activities
 from turnkeeper.ops.local.dev_server import DevServer
 from turnkeeper.ops.local.ports import LOOPBACK, reserved_port
 from turnkeeper.ops.local.processes import Program, gateway_environment
 from turnkeeper.ops.local.supervisor import READY_SECONDS, Gateway, own_command
-from turnkeeper.ops.local.worker_process import WorkerProgram, fail_activities
+from turnkeeper.ops.local.worker_process import WorkerProgram
 from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
 WORDS_PER_SECOND = 75

@@ -39,7 +39,7 @@ from turnkeeper.ops.local.processes import Program, gateway_environment
 from turnkeeper.ops.local.worker_process import RunningActivity, WorkerProgram
 from turnkeeper.stores.database import NEWEST
 from turnkeeper.stores.private_files import UMASK, close_to_others, make_private_folder, write_private
-from turnkeeper.workflows.hosting.connection import WEB_UI_PATH, find_endpoint, web_ui_origin
+from turnkeeper.workflows.hosting.endpoint import WEB_UI_PATH, find_endpoint, web_ui_origin
 
 PROBE_SECONDS = 3.0
 
@@ -298,7 +298,7 @@ async def _temporal(settings: Settings, print_line: Print) -> AsyncIterator[tupl
 async def _fail_activities(settings: Settings, activities: Sequence[RunningActivity]) -> None:
     # In a thread: the next worker starts while the SDK is loaded.
     await asyncio.to_thread(import_module, "turnkeeper.ops.local.worker_process")
-    from turnkeeper.ops.local.worker_process import FAIL_SECONDS, fail_activities
+    from turnkeeper.ops.local.dead_worker import FAIL_SECONDS, fail_activities
     from turnkeeper.workflows.hosting.connection import connect
 
     set_up_sdk_logging()

@@ -2,12 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Protocol, TypeVar
 
-from alembic import command
-from alembic.config import Config
 from sqlalchemy import Connection
 
 Result = TypeVar("Result")
@@ -44,33 +40,3 @@ class Backend:
     """Create what the first connection needs; blocks. Raises `OSError`."""
     explain: Callable[[Exception], str]
     """Return, in a sentence, why the store can't be used: no paths, no passwords, no SQL."""
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def microseconds(moment: datetime) -> int:
-    """Return the microseconds since 1970.
-
-    >>> moment_of(microseconds(datetime(2026, 1, 1, tzinfo=UTC)))
-    datetime.datetime(2026, 1, 1, 0, 0, tzinfo=datetime.timezone.utc)
-    """
-    return (moment - _EPOCH) // timedelta(microseconds=1)
-
-
-def moment_of(microseconds: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=microseconds)
-
-
-MIGRATIONS = Path(__file__).with_name("migrations")
-
-
-def migrate(connection: Connection) -> None:
-    """Run, in the transaction of `connection`, every migration that has not been run; safe to repeat.
-
-    Alembic keeps what is being migrated in globals: one at a time in a process.
-    """
-    config = Config(attributes={"connection": connection})
-    # The configuration is an INI file, in which a "%" begins something.
-    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-    command.upgrade(config, "head")

@@ -2,9 +2,9 @@
 
 Theory of operation. A worker publishes snapshots, each with the whole output so far; a gateway that follows a session
 has the newest snapshot and wakes its waiters when it changes. Nothing is queued: a slow or late client gets the newest
-snapshot and has missed nothing. So a carrier may lose or repeat snapshots. There are three: heartbeats of the activity
-(`heartbeats.py`, which needs only Temporal), memory (`in_process.py`) and Redis (`over_redis.py`); `factory.py`
-chooses.
+snapshot and has missed nothing. So a carrier may lose or repeat snapshots. There are four: sockets on one machine
+(`over_sockets.py`), Redis (`over_redis.py`), heartbeats of the activity (`heartbeats.py`, which need only Temporal)
+and memory (`in_process.py`); `factory.py` chooses.
 
 A failing carrier only means that clients see less. It never fails or delays the answer itself.
 """
@@ -14,10 +14,10 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from turnkeeper.models.ids import WorkflowId
-from turnkeeper.models.transcript.partial_output import PartialOutput, PartialTag
+from turnkeeper.models.transcript.partial_output import CallProgress, LiveNews, PartialOutput, PartialTag, with_progress
 from turnkeeper.stores.cancellation import cancel_until_done
 from turnkeeper.stores.version_counter import VersionCounter
 
@@ -34,12 +34,20 @@ class LiveSnapshot(VersionCounter):
         super().__init__()
         self.latest: PartialOutput | None = None
         """`None` until the first one arrives. It stays when the answer is complete; the recorded step shows that."""
+        self.calls: dict[str, CallProgress] = {}
+        """The progress of the newest step's calls, by call id. It stays when a call has its result."""
 
-    def update(self, snapshot: PartialOutput) -> None:
-        """Replace the snapshot and wake all waiters, unless it is repeated or outdated."""
-        if self.latest is None or snapshot.supersedes(self.latest):
-            self.latest = snapshot
-            self.advance()
+    def update(self, news: LiveNews) -> None:
+        """Replace the snapshot or a call's progress and wake all waiters, unless it is repeated or outdated."""
+        if isinstance(news, CallProgress):
+            if self.calls.get(news.call_id) == news:
+                return
+            self.calls = with_progress(self.calls, news)
+        elif self.latest is None or news.supersedes(self.latest):
+            self.latest = news
+        else:
+            return
+        self.advance()
 
 
 class FollowedSessions:
@@ -96,6 +104,17 @@ class FollowedSessions:
         leaving.add_done_callback(self._leaving.discard)
 
 
+class PublishedAnswer(Protocol):
+    """One attempt's answer, while it is written."""
+
+    @property
+    def tag(self) -> PartialTag: ...
+
+    def show(self) -> None:
+        """Publish what there is so far."""
+        ...
+
+
 class PartialCarrier(ABC):
     """A carrier, used by workers to publish and by gateways to follow. Close it after use."""
 
@@ -108,10 +127,21 @@ class PartialCarrier(ABC):
     def __init__(self) -> None:
         self._followed_sessions = FollowedSessions(self._keep_updated)
 
-    @abstractmethod
-    def publish(self, workflow_id: WorkflowId, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
-        """Publish the snapshot to all followers, in place of earlier ones; returns at once.
+    async def listen(self) -> None:  # noqa: B027  # most carriers need none
+        """Let gateways connect to this worker, where the carrier needs that. Never raises."""
 
+    def begin(self, workflow_id: WorkflowId, answer: PublishedAnswer) -> None:  # noqa: B027
+        """Note that an attempt begins to write, to show it to those who follow later."""
+
+    def is_followed(self, workflow_id: WorkflowId) -> bool:
+        """Return whether the session's answer is to be published; `True` where the carrier doesn't know."""
+        return True
+
+    @abstractmethod
+    def publish(self, workflow_id: WorkflowId, news: LiveNews, *, behind: Sequence[object] = ()) -> None:
+        """Publish a snapshot, or a call's progress, to all followers, in place of earlier ones; returns at once.
+
+        Later followers get the snapshot too. Progress is not stored: it is published again and again.
         `behind` are further heartbeat details after the snapshot, for carriers that use heartbeats.
         """
 
@@ -126,6 +156,10 @@ class PartialCarrier(ABC):
     def following(self, workflow_id: WorkflowId) -> AbstractAsyncContextManager[LiveSnapshot]:
         """Follow the session during the block; all its followers in this process share one snapshot."""
         return self._followed_sessions.following(workflow_id)
+
+    def obstacle(self) -> str | None:
+        """Return why followers get no partial output here, and what to change; `None` if nothing is known."""
+        return None
 
     @abstractmethod
     async def forget(self, workflow_id: WorkflowId) -> None:

@@ -7,6 +7,7 @@ from temporalio.client import Client
 from turnkeeper.models.settings.settings import Settings, SettingsError
 from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.partials.heartbeats import HeartbeatCarrier
+from turnkeeper.stores.partials.over_sockets import SocketCarrier
 
 
 def carrier_factory(settings: Settings) -> Callable[[Client], PartialCarrier]:
@@ -15,9 +16,13 @@ def carrier_factory(settings: Settings) -> Callable[[Client], PartialCarrier]:
     Raises:
         SettingsError: `redis_url` is set, but the package `redis` is not installed.
     """
+    if settings.partials == "heartbeats":
+        return HeartbeatCarrier
     url = settings.redis_url
     if url is None:
-        return HeartbeatCarrier
+        return lambda client: SocketCarrier(
+            settings.state_dir, namespace=client.namespace, task_queue=settings.task_queue
+        )
     try:
         # Imported here, since the package is optional.
         from turnkeeper.stores.partials.over_redis import RedisCarrier

@@ -1,41 +1,41 @@
-"""Partial output in the heartbeats of the model call, which needs only Temporal (AGT-5).
+"""Partial output in the heartbeats of the model call, for those who have neither a shared folder nor Redis (AGT-5).
 
 Theory of operation. The server stores heartbeat details with the pending activity, outside the history, and returns
-them when the workflow is described. The worker heartbeats with its newest snapshot; the SDK sends a heartbeat at most
-every 0.2 s (`worker.py`), always the newest. The gateway describes a workflow five times a second, but only while
-somebody follows it, and once for all followers. Every heartbeat has to repeat the snapshot: one without details would
-erase it.
+them when the workflow is described. The worker heartbeats with its newest snapshot once a second, whether or not
+somebody follows: it can't know. The gateway describes a workflow twice a second, but only while somebody follows it,
+and once for all followers. Every heartbeat has to repeat the snapshot: one without details would erase it.
 
 The server passes the details of an attempt on to the next one. They remain visible until the next attempt's first
 snapshot; their tag says which attempt they are from. They disappear with the activity, with one exception: if Temporal
 ends it because the turn's time is over, its timeout event contains the last details. That adds no event, at most
 `MAX_PARTIAL_BYTES` per such turn, and it is deleted with the session.
+
+Tool calls carry their progress in the same way; a heartbeat without it only hides it from those who come later.
 """
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 
 from temporalio import activity
-from temporalio.api.common.v1 import Payload, Payloads, WorkflowExecution
-from temporalio.api.workflow.v1 import PendingActivityInfo
+from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
 from turnkeeper.models.ids import WorkflowId
-from turnkeeper.models.transcript.partial_output import PartialOutput, PartialTag
+from turnkeeper.models.transcript.partial_output import CallProgress, LiveNews, PartialOutput, PartialTag
 from turnkeeper.stores.partials.carrier import LiveSnapshot, PartialCarrier
 
-READ_SECONDS = 0.2
+READ_SECONDS = 0.5
 READ_TIMEOUT = timedelta(seconds=2)
 
 RETRY_SECONDS = 1.0
 """The pause after a failed read, longer because the server may limit requests."""
 
-CALL_MODEL = "call_model"
-"""The activity whose heartbeats are read. Others have no partial output in their details."""
+CARRYING: dict[str, type[LiveNews]] = {"call_model": PartialOutput, "call_tool": CallProgress}
+"""The activities whose heartbeats are read, and what they carry as their first detail."""
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 class HeartbeatCarrier(PartialCarrier):
     """Carries snapshots in heartbeats."""
 
-    min_pause = 0.2
+    min_pause = 1.0
 
     first_pause = 0.15
     """Each heartbeat is a write at the server; an answer that is complete sooner needs none (OPS-8)."""
@@ -56,12 +56,12 @@ class HeartbeatCarrier(PartialCarrier):
 
     # ---- the worker's side
 
-    def publish(self, workflow_id: WorkflowId, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
+    def publish(self, workflow_id: WorkflowId, news: LiveNews, *, behind: Sequence[object] = ()) -> None:
         latest = self._latest.get(workflow_id)
-        if latest is None or not latest.is_later_than(snapshot):
-            self._latest[workflow_id] = snapshot
+        if isinstance(news, PartialOutput) and (latest is None or not latest.is_later_than(news)):
+            self._latest[workflow_id] = news
         # An outdated attempt heartbeats too: the server rejects that, which tells the attempt that it is outdated.
-        activity.heartbeat(snapshot, *behind)
+        activity.heartbeat(news, *behind)
 
     def end(self, workflow_id: WorkflowId, tag: PartialTag) -> None:
         """Omit it from further heartbeats; the server drops it with the activity or at its next attempt."""
@@ -80,7 +80,7 @@ class HeartbeatCarrier(PartialCarrier):
         """Do nothing: the server deletes heartbeats with the session."""
 
     async def _keep_updated(self, workflow_id: WorkflowId, live: LiveSnapshot) -> None:
-        seen = b""
+        seen: list[bytes] = []
         while True:
             pause = READ_SECONDS
             try:
@@ -92,28 +92,21 @@ class HeartbeatCarrier(PartialCarrier):
                 pause = RETRY_SECONDS
             await asyncio.sleep(pause)
 
-    async def _read(self, workflow_id: WorkflowId, live: LiveSnapshot, seen: bytes) -> bytes:
-        """Read the newest snapshot, unless its bytes are `seen`; return its bytes."""
-        details = await self._details(workflow_id)
-        if details is None or details.SerializeToString() == seen:
-            return seen
-        (snapshot,) = await self._client.data_converter.decode([details], [PartialOutput])
-        if snapshot is not None:  # without partial output, only further details follow
-            live.update(snapshot)
-        return details.SerializeToString()
-
-    async def _details(self, workflow_id: WorkflowId) -> Payload | None:
+    async def _read(self, workflow_id: WorkflowId, live: LiveSnapshot, seen: list[bytes]) -> list[bytes]:
+        """Read what the session's running activities carry, except for the bytes `seen`; return the bytes of all."""
         request = DescribeWorkflowExecutionRequest(
             namespace=self._client.namespace, execution=WorkflowExecution(workflow_id=workflow_id)
         )
         described = await self._client.workflow_service.describe_workflow_execution(request, timeout=READ_TIMEOUT)
-        return _model_call_details(described.pending_activities)
-
-
-def _model_call_details(pending: Iterable[PendingActivityInfo]) -> Payload | None:
-    """Return the first heartbeat detail of the model call; a session has one call at a time."""
-    for call in pending:
-        if call.activity_type.name == CALL_MODEL:
-            details: Payloads = call.heartbeat_details
-            return details.payloads[0] if details.payloads else None
-    return None
+        all_bytes = []
+        for pending in described.pending_activities:
+            kind = CARRYING.get(pending.activity_type.name)
+            if kind is None or not pending.heartbeat_details.payloads:
+                continue
+            details = pending.heartbeat_details.payloads[0]
+            all_bytes.append(details.SerializeToString())
+            if all_bytes[-1] not in seen:
+                (news,) = await self._client.data_converter.decode([details], [kind])
+                if news is not None:  # without partial output, only further details follow
+                    live.update(news)
+        return all_bytes

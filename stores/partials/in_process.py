@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from turnkeeper.models.ids import WorkflowId
-from turnkeeper.models.transcript.partial_output import PartialOutput, PartialTag
+from turnkeeper.models.transcript.partial_output import LiveNews, PartialOutput, PartialTag
 from turnkeeper.stores.partials.carrier import LiveSnapshot, PartialCarrier
 
 
@@ -16,12 +16,12 @@ class InProcessCarrier(PartialCarrier):
         super().__init__()
         self._latest: dict[str, PartialOutput] = {}
 
-    def publish(self, workflow_id: WorkflowId, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
+    def publish(self, workflow_id: WorkflowId, news: LiveNews, *, behind: Sequence[object] = ()) -> None:
         latest = self._latest.get(workflow_id)
-        if latest is None or snapshot.supersedes(latest):
-            self._latest[workflow_id] = snapshot
+        if isinstance(news, PartialOutput) and (latest is None or news.supersedes(latest)):
+            self._latest[workflow_id] = news
         if live := self._followed_sessions.get(workflow_id):
-            live.update(snapshot)
+            live.update(news)
 
     def end(self, workflow_id: WorkflowId, tag: PartialTag) -> None:
         latest = self._latest.get(workflow_id)

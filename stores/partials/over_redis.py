@@ -12,9 +12,10 @@ data. Its error messages may contain keys and texts, so only the kind of an erro
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
+from pydantic import TypeAdapter
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -22,7 +23,7 @@ from redis.exceptions import AuthenticationError, AuthorizationError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeout
 
 from turnkeeper.models.ids import WorkflowId
-from turnkeeper.models.transcript.partial_output import PartialOutput, PartialTag
+from turnkeeper.models.transcript.partial_output import CallProgress, LiveNews, PartialOutput, PartialTag
 from turnkeeper.stores.cancellation import cancel_until_done
 from turnkeeper.stores.partials.carrier import LiveSnapshot, PartialCarrier
 
@@ -59,6 +60,8 @@ if is_later then return 0 end
 return redis.call('DEL', KEYS[1])
 """
 
+_NEWS = TypeAdapter[LiveNews](LiveNews)
+
 _log = logging.getLogger(__name__)
 
 
@@ -78,8 +81,8 @@ class RedisCarrier(PartialCarrier):
             retry=Retry(NoBackoff(), 0),
         )
         self._prefix = f"turnkeeper:{quote(namespace, safe='')}:{quote(task_queue, safe='')}:partial:"
-        self._unsent: dict[str, PartialOutput | PartialTag] = {}
-        """The newest snapshot of each session, or only the tag of an attempt that has ended."""
+        self._unsent: dict[tuple[str, str], LiveNews | PartialTag] = {}
+        """By session: the newest snapshot, or only the tag of an attempt that has ended; by call: its progress."""
         self._has_unsent = asyncio.Event()
         self._sending: asyncio.Task[None] | None = None
         self._is_failing = False
@@ -88,8 +91,8 @@ class RedisCarrier(PartialCarrier):
         """Publish and remove a snapshot, as a worker does. Raises one of `FAILURES`; `reason_of` describes it."""
         nothing = PartialOutput(message_id="", turn=0, step=0, request=0, attempt=0)
         async with asyncio.timeout(ANSWER_SECONDS):
-            await self._send({"": nothing})
-            await self._send({"": PartialTag(**dict(nothing))})
+            await self._send({("", ""): nothing})
+            await self._send({("", ""): PartialTag(**dict(nothing))})
 
     async def __aexit__(self, *_: object) -> None:
         """Stop sending and following; the last snapshots expire."""
@@ -103,18 +106,19 @@ class RedisCarrier(PartialCarrier):
 
     # ---- the worker's side
 
-    def publish(self, workflow_id: WorkflowId, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
+    def publish(self, workflow_id: WorkflowId, news: LiveNews, *, behind: Sequence[object] = ()) -> None:
         """Send the snapshot soon, in place of an unsent one."""
-        self._enqueue(workflow_id, snapshot)
+        self._enqueue(workflow_id, news)
 
     def end(self, workflow_id: WorkflowId, tag: PartialTag) -> None:
         self._enqueue(workflow_id, tag)
 
-    def _enqueue(self, workflow_id: WorkflowId, item: PartialOutput | PartialTag) -> None:
-        unsent = self._unsent.get(workflow_id)
-        if unsent is not None and unsent.is_later_than(item):
+    def _enqueue(self, workflow_id: WorkflowId, item: LiveNews | PartialTag) -> None:
+        key = (workflow_id, "" if isinstance(item, PartialTag) else item.call_id)
+        unsent = self._unsent.get(key)
+        if isinstance(item, PartialTag) and isinstance(unsent, PartialTag) and unsent.is_later_than(item):
             return
-        self._unsent[workflow_id] = item
+        self._unsent[key] = item
         self._has_unsent.set()
         self._sending = self._sending or asyncio.create_task(self._keep_sending())
 
@@ -136,19 +140,21 @@ class RedisCarrier(PartialCarrier):
             else:
                 self._note_success()
 
-    async def _send(self, batch: dict[str, PartialOutput | PartialTag]) -> None:
+    async def _send(self, batch: Mapping[tuple[str, str], LiveNews | PartialTag]) -> None:
         async with self._redis.pipeline(transaction=False) as pipeline:
-            for workflow_id, item in batch.items():
-                key, order = self._prefix + workflow_id, (item.request, item.attempt)
-                if isinstance(item, PartialOutput):
-                    pipeline.eval(_PUBLISH, 1, key, *order, item.model_dump_json(), KEPT_SECONDS)
+            for (workflow_id, _), item in batch.items():
+                key = self._prefix + workflow_id
+                if isinstance(item, CallProgress):
+                    pipeline.publish(key, item.model_dump_json())
+                elif isinstance(item, PartialOutput):
+                    pipeline.eval(_PUBLISH, 1, key, item.request, item.attempt, item.model_dump_json(), KEPT_SECONDS)
                 else:
-                    pipeline.eval(_END, 1, key, *order)
+                    pipeline.eval(_END, 1, key, item.request, item.attempt)
             await pipeline.execute()
 
-    def _put_back(self, batch: dict[str, PartialOutput | PartialTag]) -> None:
+    def _put_back(self, batch: Mapping[tuple[str, str], LiveNews | PartialTag]) -> None:
         """Send snapshots later, unless there are newer ones. Those of ended attempts expire."""
-        snapshots = {workflow_id: item for workflow_id, item in batch.items() if isinstance(item, PartialOutput)}
+        snapshots = {key: item for key, item in batch.items() if isinstance(item, PartialOutput)}
         self._unsent = {**snapshots, **self._unsent}
         if self._unsent:
             self._has_unsent.set()
@@ -181,7 +187,7 @@ class RedisCarrier(PartialCarrier):
                 is_open = message["type"] == "subscribe"
                 snapshot = await self._redis.hget(key, "snapshot") if is_open else message["data"]
                 if snapshot is not None:
-                    live.update(PartialOutput.model_validate_json(snapshot))
+                    live.update(_NEWS.validate_json(snapshot))
 
     # ---- logging
 

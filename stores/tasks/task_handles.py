@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, delete, select
 
 from turnkeeper.models.ids import WorkflowId
-from turnkeeper.stores.database.backend import microseconds, moment_of
 from turnkeeper.stores.database.database import Database
+from turnkeeper.stores.database.moments import microseconds, moment_of
 from turnkeeper.stores.database.rows import delete_rows, insert_missing
 from turnkeeper.stores.database.tables import TASK_HANDLES
 

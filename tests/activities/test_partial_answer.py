@@ -2,11 +2,9 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from itertools import dropwhile
 from operator import itemgetter
-from typing import Self
 
 import pytest
 from hypothesis import given
@@ -16,7 +14,7 @@ from turnkeeper.activities.model_request.answer_publisher import MAX_PARTS, Answ
 from turnkeeper.activities.providers.answer_fields import join_pieces
 from turnkeeper.activities.providers.protocol import Delta
 from turnkeeper.models.transcript.partial_output import MAX_PARTIAL_BYTES, PartialKind, PartialOutput, PartialTag
-from turnkeeper.stores.partials.carrier import LiveSnapshot
+from turnkeeper.stores.partials.carrier import LiveSnapshot, PartialCarrier
 from turnkeeper.stores.partials.heartbeats import HeartbeatCarrier
 
 TAG = PartialTag(message_id="a", turn=1, step=1, request=1, attempt=1)
@@ -139,7 +137,7 @@ class Clock:
 
 
 @dataclass
-class Carrier:
+class Carrier(PartialCarrier):
     """A carrier that records the snapshots it gets and their times, or fails."""
 
     clock: Clock
@@ -149,6 +147,7 @@ class Carrier:
     snapshots: list[tuple[float, str]] = field(default_factory=list)
     ended: list[PartialTag] = field(default_factory=list)
     calls: int = 0
+    followed: bool = True
 
     def publish(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
         self.calls += 1
@@ -159,17 +158,14 @@ class Carrier:
     def end(self, workflow_id: str, tag: PartialTag) -> None:
         self.ended.append(tag)
 
-    def heartbeat_details(self, workflow_id: str) -> Sequence[object]:
-        return ()
+    def is_followed(self, workflow_id: str) -> bool:
+        return self.followed
 
-    def following(self, workflow_id: str) -> AbstractAsyncContextManager[LiveSnapshot]:
+    async def forget(self, workflow_id: str) -> None:
         raise NotImplementedError
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        pass
+    async def _keep_updated(self, workflow_id: str, live: LiveSnapshot) -> None:
+        raise NotImplementedError
 
 
 def answer_to(carrier: Carrier) -> AnswerPublisher:
@@ -186,7 +182,7 @@ async def test_agt_5_the_first_piece_is_shown_at_once_and_later_ones_after_a_pau
 
 
 async def test_ops_8_heartbeats_begin_a_moment_after_the_first_piece_and_a_quick_answer_has_none() -> None:
-    carrier = Carrier(Clock(), min_pause=HeartbeatCarrier.min_pause, first_pause=HeartbeatCarrier.first_pause)
+    carrier = Carrier(Clock(), min_pause=0.2, first_pause=HeartbeatCarrier.first_pause)
     with answer_to(carrier) as answer:
         answer.grow(Delta("respond", "a"))
         carrier.clock.advance(0.14)
@@ -210,6 +206,21 @@ async def test_agt_5_the_last_piece_is_shown_when_the_pause_is_over_and_nothing_
         assert carrier.snapshots == [(0.0, "a"), (0.2, "ab")]
         answer.grow(Delta("respond", "c"))
         assert carrier.snapshots[-1] == (5.2, "abc")
+
+
+async def test_agt_5_no_snapshot_is_made_until_somebody_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshots, snapshot = [], GrowingAnswer.snapshot
+    monkeypatch.setattr(GrowingAnswer, "snapshot", lambda answer: snapshots.append(1) or snapshot(answer))
+    carrier = Carrier(Clock(), followed=False)
+    with answer_to(carrier) as answer:
+        answer.show()
+        for letter in "abc":
+            answer.grow(Delta("respond", letter))
+            carrier.clock.advance(1)
+        assert (carrier.snapshots, snapshots) == ([], [])
+        carrier.followed = True
+        answer.show()
+        assert carrier.snapshots == [(3.0, "abc")]
 
 
 async def test_agt_5_nothing_is_shown_after_the_end() -> None:

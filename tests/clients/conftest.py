@@ -11,6 +11,7 @@ from temporalio.client import Client
 from tests.api.conftest import served
 from tests.harness import TASK_SECONDS, Environment, Tools, Vendor, environment
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, Provider
+from turnkeeper.activities.tool_progress import ProgressListener
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolInvocation, ToolList
@@ -47,8 +48,9 @@ class Vendors:
         assert self.newest is not None
         return await self.newest.tools.list_tools()
 
-    async def call(self, invocation: ToolInvocation) -> ToolResult:
-        return await (await self._environment_of(invocation.session_id)).tools.call(invocation)
+    async def call(self, invocation: ToolInvocation, *, on_progress: ProgressListener | None = None) -> ToolResult:
+        env = await self._environment_of(invocation.session_id)
+        return await env.tools.call(invocation, on_progress=on_progress)
 
     async def preview(self, invocation: ToolInvocation, *, max_bytes: int) -> FileChange:
         env = await self._environment_of(invocation.session_id)

@@ -38,6 +38,7 @@ from temporalio import worker as sdk
 from turnkeeper import worker
 from turnkeeper.activities.model_request.model_client import ProviderSource
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, Provider
+from turnkeeper.activities.tool_progress import ProgressListener
 from turnkeeper.activities.toolbox.tool_server import ToolServer
 from turnkeeper.activities.toolbox.toolbox import IDEMPOTENCY_KEY, Toolbox, own_tool_server
 from turnkeeper.models.settings.settings import Settings
@@ -175,9 +176,9 @@ class CoursedToolbox(Toolbox):
         super().__init__(servers)
         self._course = course
 
-    async def call(self, invocation: ToolInvocation) -> ToolResult:
+    async def call(self, invocation: ToolInvocation, *, on_progress: ProgressListener | None = None) -> ToolResult:
         await self._course.reaches(f"{invocation.name} is called")
-        return await super().call(invocation)
+        return await super().call(invocation, on_progress=on_progress)
 
 
 def build_toolbox(settings: Settings, course: Course) -> Toolbox:

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 from tests.harness import BOUND, Environment, Gate, asks, says
 from tests.interop.npm import installed, node
 from turnkeeper.activities.providers.protocol import ModelError
-from turnkeeper.api.callers import Caller
+from turnkeeper.api.audit import RequestAudit
 from turnkeeper.api.mcp import tasks, tools
 from turnkeeper.api.mcp.tools import Tool, Work
 from turnkeeper.api.services import Services
@@ -89,16 +89,16 @@ class Greeting(BaseModel):
         return self.text
 
 
-async def greet(services: Services, caller: Caller, arguments: SuiteArguments) -> Greeting:
+async def greet(services: Services, audit: RequestAudit, arguments: SuiteArguments) -> Greeting:
     return Greeting(text=f"Hello, {arguments.name}!")
 
 
 def starting(name: str) -> Tool[SuiteArguments]:
     """A tool of the suite, as a task whose description has the tool's name and arguments."""
 
-    async def run(services: Services, caller: Caller, arguments: SuiteArguments) -> Work:
+    async def run(services: Services, audit: RequestAudit, arguments: SuiteArguments) -> Work:
         description = json.dumps([name, arguments.model_dump(), str(uuid4())])
-        return await tools.create_task(services, caller, CreateTask(description=description))
+        return await tools.create_task(services, audit, CreateTask(description=description))
 
     return Tool(name, "writer", name, "A tool of the suite.", SuiteArguments, Task, run, ToolAnnotations())
 
@@ -106,9 +106,8 @@ def starting(name: str) -> Tool[SuiteArguments]:
 @pytest.fixture
 def suite_tools(env: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tools that scenarios of the Tasks extension call, and a model that works as they are expected to."""
-    greeting = Tool(
-        "greet", "reader", "greet", "A tool of the suite.", SuiteArguments, Greeting, greet, ToolAnnotations()
-    )
+    hints = ToolAnnotations(read_only_hint=True)
+    greeting = Tool("greet", "reader", "greet", "A tool of the suite.", SuiteArguments, Greeting, greet, hints)
     monkeypatch.setitem(tools.TOOLS, "greet", greeting)
     for name in ("slow_compute", "failing_job", "confirm_delete", "multi_input", "protocol_error_job"):
         monkeypatch.setitem(tools.TOOLS, name, starting(name))

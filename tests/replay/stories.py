@@ -522,7 +522,7 @@ async def deleted(env: Environment) -> DrivenSession:
 async def forked(env: Environment) -> DrivenSession:
     """A fork: its first run is the copy, which a prompt waits for."""
     session = await env.start()
-    await session.prompt("hello", id="p1")
+    await session.prompt(id="p1", text="hello")
     await session.idle(turns=1)
     fork = ForkSource(session=session.handle.id, first_run_id=session.handle.first_execution_run_id or "", turn=1)
     order = CopyOrder(start=SessionInput(), fork=fork)

@@ -34,7 +34,7 @@ ODD_TOOLS = [
 ]
 """Tools of which the SDK refuses a field, or an answer."""
 
-WITH_META = ("die_first", "work")
+WITH_META = ("die_first", "work", "report")
 
 TEXTS = {
     "no UTF-8": b"a\xff\xfeb",
@@ -148,6 +148,22 @@ def work(request_id: int, args: dict) -> None:
     say(request_id, "worked")
 
 
+def report(request_id: int, args: dict) -> None:
+    """Send reports of progress, given as JSON without the token, `times` times; answer once the file `until` exists."""
+    token = json.dumps(args["_meta"]["progressToken"])
+    for number in range(args.get("times", 1)):
+        for fields in args["reports"]:
+            params = f'{{"progressToken": {token}, {fields.replace("NUMBER", str(number))}}}'
+            send(f'{{"jsonrpc": "2.0", "method": "notifications/progress", "params": {params}}}'.encode())
+
+    def wait() -> None:
+        while not Path(args["until"]).exists():
+            threading.Event().wait(0.02)
+        say(request_id, "reported")
+
+    threading.Thread(target=wait).start()
+
+
 def freeze(request_id: int, args: dict) -> None:
     Path("frozen").touch()
     while True:
@@ -234,6 +250,7 @@ TOOLS = {
         die_first,
         hang,
         work,
+        report,
         freeze,
         child,
         meet,

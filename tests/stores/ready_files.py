@@ -40,7 +40,7 @@ def create_file_with_tables(file: Path) -> None:
 @cache
 def migrated_file() -> bytes:
     """Return the bytes of a file after all migrations."""
-    from turnkeeper.stores.database.backend import migrate  # Alembic is slow to load
+    from turnkeeper.stores.database.schema import migrate  # Alembic is slow to load
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "archive.db"

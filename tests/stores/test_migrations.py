@@ -14,8 +14,8 @@ from tests.stores.processes import line_of, output_of, start
 from tests.stores.ready_files import create_empty_file
 from turnkeeper.stores.archive import Archive
 from turnkeeper.stores.database import NEWEST
-from turnkeeper.stores.database.backend import MIGRATIONS, migrate
 from turnkeeper.stores.database.database import Database, StoreUnavailableError
+from turnkeeper.stores.database.schema import MIGRATIONS, migrate
 from turnkeeper.stores.database.tables import METADATA
 
 

@@ -10,9 +10,12 @@ from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import Client, WorkflowFailureError
 
 from tests.harness import BOUND, DrivenSession, Environment, Gate, asks, broken, environment, heal, says
+from tests.waiting import until
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.limits import MIN_STATE_BYTES
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.workflows import activity_options
 
 SMALL = SessionInput.model_validate({"limits": {"max_state_bytes": 40_000, "max_queued_bytes": 8_000}})
 LARGER = SessionInput.model_validate({"limits": {"max_state_bytes": 80_000, "max_queued_bytes": 8_000}})
@@ -222,3 +225,51 @@ async def test_ses_6_an_id_that_is_used_again_after_it_was_forgotten_is_another_
         await session.until(lambda state: state.archived_count > 10)
         ids = [turn.id for turn in await transcript(env, session)]
     assert ids == [*(f"p{n}" for n in range(9)), "p0", *(f"p{n}" for n in range(10, 20))]
+
+
+# ---- copies of turns that the session keeps
+
+
+async def test_ses_15_an_idle_session_has_its_turns_in_the_archive_and_keeps_them(env: Environment) -> None:
+    session = await env.start()
+    await chat(session, range(2))
+    before = await session.state()
+    turns = await until(lambda: archived_if(env, session, 2))
+    assert turns == before.messages
+    assert await session.state() == before.model_copy(update={"as_of": (await session.state()).as_of})
+    await chat(session, range(2, 3))
+    assert [turn.id for turn in await until(lambda: archived_if(env, session, 3))] == ["p0", "p1", "p2"]
+
+
+async def test_ses_15_a_session_that_is_never_idle_copies_its_turns_in_blocks(
+    env: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(activity_options, "IDLE_PAUSE", timedelta(days=1))
+    monkeypatch.setattr(activity_options, "COPIED_AT_ONCE", 3)
+    session = await env.start()
+    await chat(session, range(3))
+    assert await archived(env, session) == []
+    await chat(session, range(3, 5))
+    await until(lambda: archived_if(env, session, 4))
+    assert (await session.state()).archived_count == 0
+
+
+async def test_ses_15_copies_begin_anew_in_an_archive_that_has_lost_them(
+    env: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(activity_options, "IDLE_PAUSE", timedelta(seconds=0.1))
+    monkeypatch.setattr("turnkeeper.models.session.archive.archive_health.FIRST_PAUSE", timedelta(seconds=0.2))
+    session = await env.start()
+    await chat(session, range(1))
+    await until(lambda: archived_if(env, session, 1))
+    await env.stores.archive.delete(WorkflowId(session.handle.id))
+    await chat(session, range(1, 2))
+    await until(lambda: archived_if(env, session, 2))
+    state = await session.until(lambda state: state.session.archive.recovered_at is not None)
+    assert "earlier turns" in (state.session.archive.last_error or "")
+    assert [turn.id for turn in state.messages] == ["p0", "p1"]
+
+
+async def archived_if(env: Environment, session: DrivenSession, count: int) -> list[ConversationMessage] | None:
+    turns = await archived(env, session)
+    return turns if len(turns) >= count else None

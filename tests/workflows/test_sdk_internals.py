@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 from temporalio.bridge import worker as sdk
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowUpdateFailedError
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DataConverter, PayloadCodec, WorkflowSerializationContext
 from temporalio.converter._extstore import StorageOperationMetrics
 from temporalio.worker._workflow import _CommandAwareDataConverter
 
 from tests.harness import environment
+from tests.waiting import until
 from turnkeeper.workflows.hosting import sdk_internals
 from turnkeeper.workflows.hosting.sdk_internals import USES, VISITS, Use, mark_visits, spare_needless_visits
 
@@ -26,7 +27,9 @@ def test_ops_12_the_sdk_that_is_installed_has_every_private_name(name: str) -> N
     assert Use((name.replace(":", "_of_tomorrow:"),), "").missing() != []
 
 
-@pytest.mark.parametrize("missing", [[use] for use in USES] + [list(USES)], ids=["evict", "deadlock", "visits", "all"])
+@pytest.mark.parametrize(
+    "missing", [[use] for use in USES] + [list(USES)], ids=["evict", "deadlock", "stop", "visits", "all"]
+)
 async def test_ops_12_a_worker_without_a_private_part_logs_it_and_answers_prompts(
     temporal: Client, missing: list[Use], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -57,6 +60,30 @@ async def test_ops_10_a_slow_task_is_no_deadlock_before_its_own_timeout(temporal
     async with environment(temporal, task_timeout=1) as env:
         assert env.worker._workflow_worker is not None
         assert env.worker._workflow_worker._deadlock_timeout_seconds == 2
+
+
+async def test_api_3_a_session_stays_in_memory_after_an_update_that_it_rejected(
+    temporal: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks, has_completed = list[bool](), sdk_internals._has_completed
+
+    async def recorded(*arguments: Any) -> bool:
+        checks.append(await has_completed(*arguments))
+        return checks[-1]
+
+    monkeypatch.setattr(sdk_internals, "_has_completed", recorded)
+    async with environment(temporal) as env:
+        session = await env.start()
+        await session.prompt("hi")
+        await session.idle(turns=1)
+        await session.state()
+        await until(lambda: checks)
+        checks.clear()
+        with pytest.raises(WorkflowUpdateFailedError):
+            await session.handle.execute_update("cancel_turn", {})
+        await session.state()
+        await until(lambda: checks)
+        assert checks == [True]
 
 
 # Visits of payloads

@@ -19,7 +19,7 @@ TURNS = 3
     ("tool", "activities"),
     [pytest.param("look", 7, id="tools as activities"), pytest.param("file_read", 4, id="quick reads")],
 )
-async def test_ops_11_a_standard_turn_costs_at_most_eight_actions(env: Environment, tool: str, activities: int) -> None:
+async def test_ops_11_a_standard_turn_costs_at_most_nine_actions(env: Environment, tool: str, activities: int) -> None:
     env.tools.specs.append(ToolSpec(name="file_read", effect="read", built_in=True))
     env.vendor.script = [*[asks((tool, {}))] * 3, says("Seen.")] * (TURNS + 1)
     session = await env.start(SessionInput(model="offline:m"))
@@ -33,8 +33,8 @@ async def test_ops_11_a_standard_turn_costs_at_most_eight_actions(env: Environme
         events = (await session.handle.fetch_history()).events[before:]
         costs.append((actions_of(events), len(events)))
     # An event for the prompt, three for each activity, and three for each workflow task: after the prompt, and after
-    # each activity.
-    expected = ({"signal": 1, "activity": activities}, 1 + 3 * activities + 3 * (activities + 1))
+    # each activity. The turn's end starts a timer, and the prompt cancels that of the turn before.
+    expected = ({"signal": 1, "activity": activities, "timer": 1}, 1 + 3 * activities + 3 * (activities + 1) + 2)
     assert min(costs, key=lambda cost: cost[1]) == expected
 
 
@@ -57,5 +57,5 @@ async def test_ops_11_a_retry_of_a_model_call_costs_a_timer_and_an_activity(env:
         await session.idle(turns=turn)
         events = (await session.handle.fetch_history()).events[before:]
         costs.append((actions_of(events), len(events)))
-    whole = 1 + 3 + 3 * 2
-    assert min(costs, key=lambda cost: cost[1]) == ({"signal": 1, "activity": 2, "timer": 1}, whole + 11)
+    whole = 1 + 3 + 3 * 2 + 2
+    assert min(costs, key=lambda cost: cost[1]) == ({"signal": 1, "activity": 2, "timer": 2}, whole + 11)

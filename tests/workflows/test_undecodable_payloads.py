@@ -1,8 +1,9 @@
 """Payloads that can't be decoded, sent straight to Temporal: each gets a fate or an error (SES-5, SES-10)."""
 
 import asyncio
+import zlib
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -17,18 +18,23 @@ from temporalio.exceptions import ApplicationError
 
 from tests.harness import BOUND, DrivenSession, Environment, environment, replayer
 from tests.waiting import until
+from turnkeeper.models.session.carried_state import CarriedState
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.queue.fates import REMEMBERED_FATES
 from turnkeeper.models.wire import UndecodablePayload
 from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
 ENCODINGS = [
     *(b"json/plain", b"json/protobuf", b"binary/protobuf", b"binary/null", b"binary/plain", b"binary/encrypted"),
-    *(b"json/gzip", b"", b"\xff\xfe", b"x" * 5_000),
+    *(b"json/gzip", b"json/zlib", b"", b"\xff\xfe", b"x" * 5_000),
 ]
 CONTENTS = [b"", b"{", b"\xff\xff", b'"\\ud800', b"[" * 200_000, b"1" * 5_000, b"NaN", b'{"text": 1e999}', b"\x00" * 20]
+COMPRESSED = [zlib.compress(content) for content in CONTENTS]
+DAMAGED = [zlib.compress(b'"cut off"')[:-3], zlib.compress(b'"and more"') + b"!", zlib.compress(b" " * 10**8)]
 PAYLOADS = [
     Payload(metadata={"encoding": encoding}, data=content) for encoding in ENCODINGS for content in CONTENTS
 ] + [
+    *(Payload(metadata={"encoding": b"json/zlib"}, data=content) for content in COMPRESSED + DAMAGED),
     Payload(data=b'{"text": "without an encoding"}'),
     Payload(metadata={"encoding": b"binary/protobuf", "messageType": b"no.such.Message"}, data=b"\x08\x01"),
     Payload(metadata={"encoding": b"json/protobuf", "messageType": b"google.protobuf.Timestamp"}, data=b"{}"),
@@ -161,14 +167,42 @@ async def test_ses_5_a_start_with_two_undecodable_arguments_fails_as_invalid(sha
 @pytest.mark.parametrize("payload", PAYLOADS)
 def test_ses_5_the_converter_returns_a_value_for_any_payload(payload: Payload) -> None:
     (value,) = DATA_CONVERTER.payload_converter.from_payloads([payload])
+    plain = payload
+    if payload.data in COMPRESSED and payload.metadata["encoding"] == b"json/zlib":
+        plain = Payload(metadata={"encoding": b"json/plain"}, data=zlib.decompress(payload.data))
     try:
-        (expected,) = pydantic_data_converter.payload_converter.from_payloads([payload])
+        (expected,) = pydantic_data_converter.payload_converter.from_payloads([plain])
     except Exception:  # noqa: BLE001
         assert isinstance(value, UndecodablePayload)
         assert value.size == len(payload.data)
         assert len(str(value)) < 200
     else:
         assert str(value) == str(expected)
+
+
+@pytest.mark.parametrize("data", DAMAGED, ids=["cut off", "longer", "of 100 MB"])
+def test_ses_5_compressed_data_that_is_damaged_or_too_large_is_not_decoded(data: bytes) -> None:
+    payload = Payload(metadata={"encoding": b"json/zlib"}, data=data)
+    (value,) = DATA_CONVERTER.payload_converter.from_payloads([payload])
+    assert isinstance(value, UndecodablePayload)
+    with pytest.raises(ValueError, match="is damaged or too large"):
+        DATA_CONVERTER.payload_converter.from_payloads([payload], [dict])
+
+
+def test_ops_8_a_long_carried_state_is_compressed_and_nothing_else_is() -> None:
+    to_payloads, from_payloads = (
+        DATA_CONVERTER.payload_converter.to_payloads,
+        DATA_CONVERTER.payload_converter.from_payloads,
+    )
+    state = CarriedState(created_at=datetime(2026, 1, 1, tzinfo=UTC), revision=7)
+    short, long = SessionInput(carried=state), SessionInput(system_prompt="Be kind. " * 1_000, carried=state)
+    (payload,) = to_payloads([long])
+    assert payload.metadata["encoding"] == b"json/zlib"
+    assert len(payload.data) < 1_000
+    assert from_payloads([payload], [SessionInput]) == [long]
+    assert from_payloads([payload]) == [long.model_dump(mode="json")]
+    others = to_payloads([short, long.model_copy(update={"carried": None}), long.model_dump(mode="json"), "x" * 9_000])
+    assert {other.metadata["encoding"] for other in others} == {b"json/plain"}
 
 
 def test_ses_5_a_typed_value_still_has_to_decode() -> None:

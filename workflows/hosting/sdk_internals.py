@@ -18,7 +18,8 @@ next needed:
   Temporal starts a lost task again after its timeout, and the SDK would complete it with the state of the lost one.
 - The gateway reads the history anyway. If an answer rests on a lost workflow task, it sends `FORGET_QUERY`.
 
-A query that arrives with a workflow task brings only the events of this task, so it needs no check.
+A query that arrives with a workflow task brings only the events of this task, so it needs no check. A workflow task
+that only rejects updates never enters the history, and changes nothing: the state still rests on the one before.
 """
 
 import asyncio
@@ -46,6 +47,7 @@ from temporalio.worker import (
 )
 from temporalio.workflow import Info
 
+from turnkeeper.activities.heartbeat import beat_now
 from turnkeeper.models.as_of import FORGET_QUERY
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.workflows.hosting.history_pages import newest_pages
@@ -105,6 +107,17 @@ DEADLOCK = Use(
 from its start, again and again. After the task's own timeout, its result is of no use. The SDK has no option for this.
 """
 
+STOP = Use(
+    (
+        "temporalio.bridge.proto.workflow_completion:WorkflowActivationCompletion.SUCCESSFUL_FIELD_NUMBER",
+        "temporalio.bridge.proto.workflow_commands:WorkflowCommand.REQUEST_CANCEL_ACTIVITY_FIELD_NUMBER",
+        "temporalio.bridge.proto.workflow_commands:RequestCancelActivity.SEQ_FIELD_NUMBER",
+    ),
+    "stops an activity with its next heartbeat",
+)
+"""Makes an activity of this process heartbeat as soon as its workflow cancels it (`activities/heartbeat.py`). The id of
+an activity is its sequence number, as no workflow of ours sets it."""
+
 PAYLOAD_VISITS = Use(
     (
         *(f"temporalio.bridge.worker:{name}" for name in VISITS),
@@ -118,7 +131,7 @@ the external storage, also where there is neither (docs/decisions/0057). It has 
 are replaced with ones that return at once for the instances of `EvictingRunner` whose payloads need no visit. The
 activation that creates an instance, and all other workers, take the SDK's way."""
 
-USES = (EVICTION, DEADLOCK, PAYLOAD_VISITS)
+USES = (EVICTION, DEADLOCK, STOP, PAYLOAD_VISITS)
 
 
 def _exists(name: str) -> bool:
@@ -144,7 +157,9 @@ class SdkInternals:
             names = ", ".join(use.missing())
             _log.warning("temporalio %s has no %s. So this worker %s.", temporalio.__version__, names, use.without)
         self.runner: WorkflowRunner = (
-            UnsandboxedWorkflowRunner() if EVICTION in self._missing else EvictingRunner(client)
+            UnsandboxedWorkflowRunner()
+            if EVICTION in self._missing
+            else EvictingRunner(client, stops_at_once=STOP not in self._missing)
         )
         """The SDK's runner without a sandbox, and with evictions if they are possible.
 
@@ -181,11 +196,23 @@ class WorkflowTask(NamedTuple):
     """Number of events up to its start event."""
 
 
+class Basis(NamedTuple):
+    """What the state of an instance rests on."""
+
+    task: WorkflowTask | None = None
+    """The last workflow task."""
+    was_live: bool = False
+    """Whether the last activation was live, not a replay."""
+    is_without_task: bool = False
+    """Whether the last activation applied events after the last workflow task."""
+
+
 class EvictingRunner(UnsandboxedWorkflowRunner):
     """Evicts sessions whose state is in doubt: the theory of operation above."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, *, stops_at_once: bool = True) -> None:
         self._client = client
+        self._stops_at_once = stops_at_once
         self._checks: set[asyncio.Task[None]] = set()
         self.evict: Callable[[str], None] = lambda run_id: None
         """Evicts a run once the worker has answered its query; set by the code that creates the worker."""
@@ -208,8 +235,15 @@ class EvictingRunner(UnsandboxedWorkflowRunner):
         activate = instance.activate
 
         def inspected_activate(act: "WorkflowActivation") -> "WorkflowActivationCompletion":
+            before = doubts.basis
             doubts.note(act)
-            return activate(act)
+            completion = activate(act)
+            for command in completion.successful.commands if self._stops_at_once else ():
+                if command.HasField("request_cancel_activity"):
+                    beat_now(det.info.run_id, str(command.request_cancel_activity.seq))
+            if _only_rejects_updates(act, completion):
+                doubts.basis = before
+            return completion
 
         instance.activate = inspected_activate  # type: ignore[method-assign]
         mark_visits(instance, self._client.data_converter)
@@ -231,35 +265,40 @@ class Doubts:
     def __init__(self, *, evict: Callable[[], None], check_soon: Callable[[], None]) -> None:
         self._evict = evict
         self._check_soon = check_soon
-        self.task: WorkflowTask | None = None
-        """The last workflow task."""
-        self._was_live = False
-        """Whether the last activation was live, not a replay."""
-        self._is_without_task = False
-        """Whether the last activation applied events after the last workflow task."""
+        self.basis = Basis()
         self._is_check_scheduled = False
+
+    @property
+    def task(self) -> WorkflowTask | None:
+        """The last workflow task."""
+        return self.basis.task
 
     def note(self, act: "WorkflowActivation") -> None:
         """Note an activation; evict the session, or have it checked, if its state may be in doubt."""
         queries = [job.query_workflow for job in act.jobs if job.HasField("query_workflow")]
         if any(query.query_id == STANDALONE_QUERY_ID for query in queries):
-            if queries[0].query_type == FORGET_QUERY or self._is_without_task:
+            if queries[0].query_type == FORGET_QUERY or self.basis.is_without_task:
                 self._evict()
-            elif self._was_live and not self._is_check_scheduled:
+            elif self.basis.was_live and not self._is_check_scheduled:
                 self._is_check_scheduled = True
                 self._check_soon()
         elif not queries and not any(job.HasField("remove_from_cache") for job in act.jobs):
             self._note_task(act)
 
     def _note_task(self, act: "WorkflowActivation") -> None:
-        before, self.task = self.task, WorkflowTask(act.timestamp.ToDatetime(tzinfo=UTC), act.history_length)
-        self._was_live, self._is_check_scheduled = not act.is_replaying, False
+        before, task = self.task, WorkflowTask(act.timestamp.ToDatetime(tzinfo=UTC), act.history_length)
         is_same_time_and_longer = (
-            before is not None
-            and before.started_at == self.task.started_at
-            and before.history_length < self.task.history_length
+            before is not None and before.started_at == task.started_at and before.history_length < task.history_length
         )
-        self._is_without_task = self._was_live and is_same_time_and_longer
+        was_live = not act.is_replaying
+        self.basis, self._is_check_scheduled = Basis(task, was_live, was_live and is_same_time_and_longer), False
+
+
+def _only_rejects_updates(act: "WorkflowActivation", completion: "WorkflowActivationCompletion") -> bool:
+    """Return whether a workflow task changed nothing: Temporal writes no event of it, neither start nor completion."""
+    commands = completion.successful.commands
+    is_update = bool(act.jobs) and all(job.HasField("do_update") for job in act.jobs)
+    return is_update and bool(commands) and all(command.update_response.HasField("rejected") for command in commands)
 
 
 async def _has_completed(client: Client, info: Info, task: WorkflowTask) -> bool:

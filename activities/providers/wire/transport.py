@@ -1,8 +1,8 @@
 """One streamed request to a vendor through the vendor's official SDK (AGT-4, AGT-9).
 
-The SDK provides credentials, addresses, HTTP and event streams. Its types, retries and parsing of answers are not used:
-`post(…, cast_to=object, stream=True)` sends the body unchanged and yields events as plain dicts. Both vendors' SDKs are
-generated alike, so one class serves both.
+The SDK provides credentials, addresses and HTTP. Its types, retries and parsing of answers are not used:
+`post(…, cast_to=object, stream=True)` sends the body unchanged, and `event_stream.py` reads the response. Both vendors'
+SDKs are generated alike, so one class serves both.
 
 This module handles what an SDK doesn't. Its own retries are switched off, since the workflow retries. An HTML page with
 status 200 is an error, not an empty stream. Bodies are limited (`bounded_body.py`). `json.JSONDecodeError` and the
@@ -26,10 +26,13 @@ from turnkeeper.activities.providers.answer_fields import is_storable
 from turnkeeper.activities.providers.errors.vendor_errors import Vendor, error_from
 from turnkeeper.activities.providers.finish_reasons import EARLY_END, unclear_answer_error
 from turnkeeper.activities.providers.protocol import ModelError
-from turnkeeper.activities.providers.wire.event_stream import NO_STREAMS, content_type, stream_class
+from turnkeeper.activities.providers.wire.event_stream import NO_STREAMS, EventReader, ReceivedEvent, content_type
 
 CONNECT_TIMEOUT = 10.0
 """Seconds to connect."""
+
+DRAIN_SECONDS = 0.5
+"""How long to read on after `[DONE]`, so that the connection can be reused."""
 
 Event = dict[str, Any]
 """An event of a vendor's stream: a JSON object, of at most `MAX_NESTING` levels, its numbers finite."""
@@ -57,7 +60,6 @@ class Transport:
         self._client: Any = None
         self._sdk: Any = None
         self._http: Any = None
-        self._stream_class: Any = None
         self._has_answered = False
         self._opening = asyncio.Lock()
 
@@ -66,19 +68,20 @@ class Transport:
         return VendorStream(self, path, body)
 
     async def post(self, path: str, body: Mapping[str, object]) -> Any:
-        """Return the SDK's stream, once the vendor has begun to answer. Raises `ModelError`."""
+        """Return the response, once the vendor has begun to answer. Raises `ModelError`."""
         async with self._opening:
             if self._client is None:
                 await asyncio.to_thread(self._open)
         with self.translating_errors(body):
-            return await self._client.post(
+            stream = await self._client.post(
                 path,
                 cast_to=object,
                 body=dict(body),
                 options=self._options(),
                 stream=True,
-                stream_cls=self._stream_class,
+                stream_cls=self._sdk.AsyncStream[object],
             )
+        return stream.response
 
     def _open(self) -> None:
         vendor = self.vendor
@@ -90,7 +93,6 @@ class Transport:
             # `not_found`, since "The model was not found: this worker lacks ..." leads to the right fix.
             install = f"pip install 'turnkeeper[{vendor.package}]'"
             raise ModelError("not_found", f"this worker lacks the package {vendor.package!r}: {install}") from error
-        self._stream_class = stream_class(self._sdk)
         try:
             self._client = self._make_client(self._sdk, bounded_body.client_of(self._sdk))
         except ModelError:
@@ -112,12 +114,8 @@ class Transport:
         return error_from(status, headers, body, vendor=self.vendor, now=datetime.now(UTC), request_body=request_body)
 
     @contextmanager
-    def translating_errors(
-        self, request_body: Mapping[str, object], *, headers: Mapping[str, str] | None = None
-    ) -> Iterator[None]:
-        """Convert everything that the SDK raises for a vendor to a `ModelError`.
-
-        `request_body` is the body of the request, `headers` are those of the stream that is read.
+    def translating_errors(self, request_body: Mapping[str, object]) -> Iterator[None]:
+        """Convert everything that the SDK raises for a vendor to a `ModelError`; `request_body` is the request's.
 
         Raised `from None`: the SDK's exceptions contain the vendor's body, which may repeat the request, and causes are
         written to Temporal's history and to logs.
@@ -129,8 +127,6 @@ class Transport:
             raise self.error(error.status_code, error.response.headers, error.body, request_body=request_body) from None
         except (sdk.APIConnectionError, http.TransportError) as error:
             raise self._connection_error(error.__cause__ if isinstance(error, sdk.APIError) else error) from None
-        except sdk.APIError as error:  # OpenAI's SDK in the middle of a stream
-            raise self.error(200, headers or {}, error.body or error.message, request_body=request_body) from None
         except sdk.APIError.__base__:  # credentials that could not be obtained
             raise self.no_key() from None
         except (http.RequestError, http.StreamError):  # a body that can't be decompressed
@@ -213,21 +209,28 @@ class VendorStream:
 
         Closing the generator, or cancelling its reader, closes the connection at once.
         """
-        stream = await self.transport.post(self._path, self._body)
+        response = await self.transport.post(self._path, self._body)
         try:
-            self._headers = stream.response.headers
-            with self.transport.translating_errors(self._body, headers=self._headers), self._readable():
-                await self._reject_other_than_events(stream.response)
-                async with aclosing(aiter(stream)) as events:
-                    async for event in events:
-                        received = self._event_in(event)
-                        self.transport.mark_answered()
-                        yield received
-            if stream.progress.is_foreign:
-                raise self._foreign_error(stream.progress.beginning)
-            self._is_done = stream.progress.is_done
+            self._headers = response.headers
+            with self.transport.translating_errors(self._body), self._readable():
+                await self._reject_other_than_events(response)
+                reader = EventReader()
+                async with aclosing(response.aiter_raw()) as pieces:
+                    async for piece in pieces:
+                        for received in reader.feed(piece):
+                            if (event := self._event_in(received)) is not None:
+                                yield event
+                        if reader.is_done:
+                            await _drain(pieces)
+                            break
+                for received in () if reader.is_done else reader.end():
+                    if (event := self._event_in(received)) is not None:
+                        yield event
+            if reader.is_foreign:
+                raise self._foreign_error(reader.beginning)
+            self._is_done = reader.is_done
         finally:
-            await stream.response.aclose()
+            await response.aclose()
 
     @property
     def request_id(self) -> str | None:
@@ -244,7 +247,7 @@ class VendorStream:
             f"{name} ended its answer without a reason to stop, so that it may be half of one", vendor=name
         )
 
-    def failure_error(self, failure: Event) -> ModelError:
+    def failure_error(self, failure: object) -> ModelError:
         """Return the error of an answer that ends with the vendor's error."""
         return self.transport.error(200, self._headers, failure, request_body=self._body)
 
@@ -277,7 +280,32 @@ class VendorStream:
         if kind in NO_STREAMS:
             raise self.transport.not_a_stream_error(kind)
 
-    def _event_in(self, event: object) -> Event:
+    def _event_in(self, received: ReceivedEvent) -> Event | None:
+        """Return the event; `None` if it says nothing. Raises `ModelError` if it is the vendor's error."""
+        if not received.data or received.data.startswith("[DONE]"):
+            return None
+        is_anthropic = self.transport.vendor.package == "anthropic"
+        try:
+            event = json.loads(received.data)
+        except (ValueError, RecursionError):
+            if is_anthropic and received.name == "error":
+                raise self.failure_error({"message": received.data}) from None
+            raise
         if not isinstance(event, dict) or not is_storable(event):
             raise self.transport.unreadable_error("an event is not a proper JSON object")
+        name = received.name or event.get("type")
+        if is_anthropic and name == "ping":
+            return None
+        if is_anthropic and name == "error":
+            raise self.failure_error(event)
+        if not is_anthropic and event.get("error"):
+            raise self.failure_error(event["error"])
+        self.transport.mark_answered()
         return event
+
+
+async def _drain(pieces: AsyncGenerator[bytes, None]) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(DRAIN_SECONDS):
+            async for _ in pieces:
+                pass

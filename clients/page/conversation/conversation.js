@@ -38,6 +38,7 @@ const HARMLESS_CONFLICTS = ["not-running", "not-waiting", "unknown-prompt", "not
  * @property {() => void} onBegin render all turns
  * @property {(change: Change) => void} onTurns
  * @property {(isFresh: boolean) => void} onPartial
+ * @property {(progress: import("./wire.js").CallProgress) => void} onProgress
  * @property {() => void} onState the state, the waiting prompts, the connection, the description
  * @property {() => void} onContext
  * @property {(words: string) => void} onFailure
@@ -91,6 +92,7 @@ export class Conversation {
       onUpdate: (update) => this.#applyUpdate(update),
       onQueue: (queue) => this.#applyQueue(queue),
       onPartial: (growth) => this.#applyPartial(growth),
+      onProgress: (progress) => this.#listener.onProgress(progress),
       onConnected: () => this.#outbox.retry(),
       onConnection: (connection, problem) => this.#setConnection(connection, problem),
     });

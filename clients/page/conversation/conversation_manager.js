@@ -23,6 +23,7 @@ const UNKNOWN = {
   waiting_until: null,
   waiting_reason: null,
   queue_length: 0,
+  archive_time: null,
 };
 
 export class ConversationManager {
@@ -141,7 +142,8 @@ function lastStepOf(turn) {
 /** @param {SessionState} state @returns {SessionState} */
 function stateOf(state) {
   const { is_processing, current_message_id, revision, status, waiting_until, waiting_reason, queue_length } = state;
-  return { is_processing, current_message_id, revision, status, waiting_until, waiting_reason, queue_length };
+  const archive_time = state.archive_time ?? null;
+  return { is_processing, current_message_id, revision, status, waiting_until, waiting_reason, queue_length, archive_time };
 }
 
 /** @param {PartialPart[]} parts @param {GrownPart} grown */

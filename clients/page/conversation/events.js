@@ -4,7 +4,7 @@
  * A connection can be dead without an error, such as after the computer slept. The gateway sends a comment at least every
  * 15 seconds, so after a longer silence, or when in doubt, the stream is opened again, which is cheap.
  *
- * @import {ConversationUpdate, PartialGrowth, WaitingPrompts} from "./wire.js"
+ * @import {CallProgress, ConversationUpdate, PartialGrowth, WaitingPrompts} from "./wire.js"
  */
 
 import { eventsOf } from "./event_stream.js";
@@ -34,6 +34,7 @@ const HIDDEN_IDLE_MS = 60_000;
  * @property {(update: ConversationUpdate) => void} onUpdate
  * @property {(queue: WaitingPrompts) => void} onQueue
  * @property {(growth: PartialGrowth) => void} onPartial
+ * @property {(progress: CallProgress) => void} onProgress
  * @property {() => void} onConnected the gateway answered, for the first time or again
  * @property {(connection: Connection, problem: GatewayError | null) => void} onConnection
  */
@@ -148,6 +149,7 @@ export class Events {
     if (name === "update") this.#listener.onUpdate(data);
     else if (name === "queue") this.#listener.onQueue(data);
     else if (name === "partial") this.#listener.onPartial(data);
+    else if (name === "progress") this.#listener.onProgress(data);
   }
 
   /** Abort the stream unless this is called again within `ms`. @param {AbortController} controller @param {number} ms */

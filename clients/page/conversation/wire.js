@@ -56,6 +56,7 @@
  * @property {string | null} waiting_until
  * @property {string | null} waiting_reason
  * @property {number} queue_length
+ * @property {string | null} [archive_time] set if no worker answered, and the archive did
  *
  * @typedef {{new_messages: Turn[], updated_messages: Turn[], last_seen_message_id: string | null, reset: boolean,
  *   tasks: SubTask[]} & SessionState} ConversationUpdate
@@ -75,6 +76,7 @@
  * @typedef {{index: number, kind: "think" | "respond" | "call", text: string, omitted: number}} GrownPart
  * @typedef {{message_id: string, step: number, request: number, attempt: number, fresh: boolean,
  *   parts: GrownPart[]}} PartialGrowth
+ * @typedef {{call_id: string, text: string}} CallProgress
  *
  * @typedef {{title: string | null, model: string | null, status: SessionStatus, created_at: string | null,
  *   usage: Usage | null, tasks_usage: Usage | null, conversation_metrics: {max_messages: number} & TurnMetrics | null,

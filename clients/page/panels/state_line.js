@@ -5,7 +5,7 @@
  */
 
 import { byId, setText } from "../dom.js";
-import { TEXTS, countdown, elapsed, isClosed, problemWords, statusWords, taskApprovalWords } from "../words.js";
+import { TEXTS, asOfWords, countdown, elapsed, isClosed, problemWords, statusWords, taskApprovalWords } from "../words.js";
 
 export class StateLine {
   #line = byId("state", HTMLElement);
@@ -37,6 +37,8 @@ export class StateLine {
     if (!conversation) return { kind: "idle", words: "" };
     const { connection, problem, manager, description } = conversation;
     const status = description?.status === "stuck" && problem === null ? "stuck" : manager.state.status;
+    const asOf = manager.state.archive_time;
+    if (asOf && (!problem || problem.type === "no-worker")) return { kind: "problem", words: asOfWords(asOf) };
     if (problem) return { kind: "problem", words: problemWords(problem) };
     if (connection === "connecting") return { kind: "busy", words: TEXTS.connecting };
     if (connection === "away") return { kind: "problem", words: TEXTS.connectionLost };

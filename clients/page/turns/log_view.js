@@ -10,7 +10,7 @@
  */
 
 import { PAGE_TURNS } from "../conversation/conversation.js";
-import { arrange, byId, h, icon } from "../dom.js";
+import { arrange, byId, h, icon, setText } from "../dom.js";
 import { readArguments, readBlob } from "../conversation/gateway.js";
 import { TurnView } from "./turn_view.js";
 import { TEXTS } from "../words.js";
@@ -182,6 +182,12 @@ export class LogView {
       this.#views.get(this.#writingTurn)?.showPartial(null, false);
     this.#writingTurn = partial?.message_id ?? null;
     if (partial) this.#views.get(partial.message_id)?.showPartial(partial, isFresh);
+  }
+
+  /** Show how far a running call is. @param {import("../conversation/wire.js").CallProgress} progress */
+  showProgress({ call_id, text }) {
+    const progress = this.#turns.querySelector(`.tool.running[data-call="${CSS.escape(call_id)}"] .tool-progress`);
+    if (progress) setText(progress, text);
   }
 
   /** @param {Turn} turn @returns {TurnView} */

@@ -39,13 +39,15 @@ export class ToolCard {
   #state = h("span", { class: "tool-state fine" });
   #name = h("code", { class: "tool-name one-line" });
   #gist = h("span", { class: "tool-gist fine one-line" });
+  /** Filled by the log view. It changes often, so it isn't announced. */
+  #progress = h("span", { class: "tool-progress fine one-line numbers", dir: "auto", "aria-live": "off" });
   #time = h("span", { class: "fine numbers" });
   #body = h("div", { class: "tool-body" });
   #files = h("div", { class: "tool-files" });
   #details = h(
     "details",
     {},
-    h("summary", {}, this.#symbol, this.#name, this.#gist, this.#state, this.#time, icon("chevron")),
+    h("summary", {}, this.#symbol, this.#name, this.#gist, this.#progress, this.#state, this.#time, icon("chevron")),
     this.#body,
   );
   /** @type {ApprovalForm | null} */
@@ -75,6 +77,7 @@ export class ToolCard {
     this.#key = key;
     this.element.dataset.call = call.id;
     this.#showState(needsDecision ? "waiting" : stateOf(call, isRunning));
+    if (!isRunning || call.result) setText(this.#progress, "");
     setText(this.#name, call.name);
     setText(this.#gist, oneLine(call.legible_args ?? ""));
     const ms = call.result?.duration_ms;

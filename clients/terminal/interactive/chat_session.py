@@ -5,7 +5,14 @@ from collections.abc import Callable
 from rich.cells import cell_len
 from rich.console import RenderableType
 
-from turnkeeper.clients.python.events import ConnectionLostEvent, Event, PartialEvent, QueueEvent, UpdateEvent
+from turnkeeper.clients.python.events import (
+    ConnectionLostEvent,
+    Event,
+    PartialEvent,
+    ProgressEvent,
+    QueueEvent,
+    UpdateEvent,
+)
 from turnkeeper.clients.terminal import texts
 from turnkeeper.clients.terminal.formatting import amount, context_size, one_line
 from turnkeeper.clients.terminal.interactive import renderer
@@ -50,6 +57,8 @@ class ChatSession:
         self.must_reopen = False
         skipped = self.transcript.skip_to(page.first_number) if page.first_number else []
         self.print(*skipped, *self.transcript.render_new(self.conversation))
+        if page.archive_time:
+            self.note(texts.AS_OF.format(time=f"{page.archive_time.astimezone():%H:%M}"))
 
     def apply(self, event: Event) -> bool:
         """Apply an event and print what is new; return whether a turn has ended."""
@@ -70,6 +79,8 @@ class ChatSession:
                 self._remove_pending({prompt.id for prompt in event.waiting})
             case PartialEvent():
                 self.conversation.apply_partial(event.partial)
+            case ProgressEvent():
+                self.conversation.apply_progress(event.progress)
         return False
 
     def _apply_update(self, update: ConversationUpdate) -> bool:

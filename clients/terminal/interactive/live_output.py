@@ -107,8 +107,7 @@ class LiveOutput:
         started_at = turn.steps[-1].timestamp if turn.steps else turn.timestamp
         time = elapsed((now - started_at).total_seconds())
         if running := running_calls(turn):
-            lines = [renderer.call_line(call, max_chars=self._room) for call in running]
-            return [line.append(f" {spinner} {time}") for line in lines]
+            return [self._call(call).append(f" {spinner} {time}") for call in running]
         is_writing = any(part.kind == "respond" for part in conversation.partial_parts)
         is_stopping = self.stopping == turn.id
         if conversation.awaiting_calls or (is_writing and not is_stopping):
@@ -116,6 +115,13 @@ class LiveOutput:
         reason = one_line(conversation.waiting_reason or texts.THINKING, 200)
         activity = texts.STOPPING if is_stopping else reason
         return [Text(f"  {spinner} {activity} {time}".rstrip(), style="dim")]
+
+    def _call(self, call: ToolCall) -> Text:
+        progress = self.conversation.progress.get(call.id)
+        if progress is None:
+            return renderer.call_line(call, max_chars=self._room)
+        line = renderer.call_line(call, max_chars=self._room // 2)
+        return line.append(f"  {one_line(progress.text, self._room // 2)}", style="dim")
 
     # ---- tasks
 

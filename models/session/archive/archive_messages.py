@@ -25,6 +25,8 @@ class ArchiveMove(Compact):
 
     first: int
     turns: list[ConversationMessage] = []
+    keeps: bool = False
+    """The session keeps the turns too."""
     steps_of: int | None = None
     """The number of the turn of `steps`, from 1."""
     steps: list[Step] = []

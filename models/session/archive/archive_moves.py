@@ -25,6 +25,19 @@ def next_move(session: Session) -> ArchiveMove | None:
     return _detaching(session, turns, first=session.transcript.archived + 1, turns=turns) if turns else None
 
 
+def next_copy(session: Session) -> ArchiveMove | None:
+    """Return a copy of the oldest ended turns that the archive lacks; `None` if it lacks none.
+
+    After a failure it begins with the oldest turn in the session: the archive may be another one now.
+    """
+    transcript, is_failing = session.transcript, session.archive.is_failing
+    if transcript.is_copied:
+        return None
+    turns = transcript.uncopied(max_bytes=session.config.limits.max_state_bytes // 2, again=is_failing)
+    first = transcript.archived + 1 + (0 if is_failing else transcript.copied)
+    return ArchiveMove(first=first, turns=turns, keeps=True)
+
+
 def next_step_move(session: Session, *, max_bytes: int) -> ArchiveMove | None:
     """Return the move of the running turn's oldest steps beyond `max_bytes`; `None` if none can go."""
     turn = session.turn_slot.running()

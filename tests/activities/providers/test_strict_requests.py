@@ -12,7 +12,7 @@ from tests.vendors.chat_wire import ChatWire
 from tests.vendors.responses_wire import ResponsesWire
 from turnkeeper.activities.providers.anthropic import request as anthropic
 from turnkeeper.activities.providers.openai import chat_request as chat
-from turnkeeper.activities.providers.openai import responses_request as responses
+from turnkeeper.activities.providers.openai import responses
 from turnkeeper.activities.providers.openai.chat_request import NO_SIGNATURE
 from turnkeeper.activities.providers.tool_schemas import description_of, plain_schema
 from turnkeeper.models.transcript.model_call import (

@@ -116,7 +116,7 @@ async def test_api_7_both_routes_are_described_with_all_their_chunks_and_an_exam
         names = [schema["$ref"].rpartition("/")[2] for schema in schemas]
         types = [api_document["components"]["schemas"][name]["properties"]["type"] for name in names]
         described_types = [value for one in types for value in one.get("enum", [one.get("const")])]
-        assert len(described_types) == len(set(described_types)) == 23
+        assert len(described_types) == len(set(described_types)) == 24
         reader = Reader().read(chunks_in(stream["example"]))
         assert (reader.finish_reason, reader.parts[-1]["text"]) == ("stop", "It is noon.")
     example = api_document["components"]["schemas"]["PostChat"]["examples"][0]

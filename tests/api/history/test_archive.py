@@ -17,12 +17,26 @@ from temporalio.common import RetryPolicy
 
 from tests.api.conftest import gateway, served
 from tests.api.http.test_bad_input import problem_of
+from tests.api.live.test_events_faults import client_of
+from tests.api.live.watching import Watcher
 from tests.api.long_chats import LIMITS, SMALL, archived_chat, chat
 from tests.api.waits import until_not
-from tests.harness import LONG_PAUSE, SLACK, DrivenSession, Environment, asks, broken, heal, says
+from tests.harness import (
+    LONG_PAUSE,
+    SLACK,
+    DrivenSession,
+    Environment,
+    asks,
+    broken,
+    environment,
+    heal,
+    product,
+    says,
+)
 from tests.waiting import BOUND, run_other_tasks, until
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.messages import SessionInput, deletion_id
-from turnkeeper.models.settings.settings import AuthSettings
+from turnkeeper.models.settings.settings import AuthSettings, Settings
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import (
     CallPart,
@@ -38,6 +52,7 @@ from turnkeeper.stores.archive import Archive, ArchivedTurn
 from turnkeeper.stores.blobs import Blobs, opaque_owner
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.database.tables import METADATA
+from turnkeeper.stores.partials.in_process import InProcessCarrier
 from turnkeeper.stores.stores import Stores
 from turnkeeper.worker import own_build_id
 from turnkeeper.workflows import activity_options
@@ -669,3 +684,55 @@ async def test_api_1_the_id_of_a_session_that_temporal_has_forgotten_is_not_used
         "chat": lambda: http.post("/chat", json={"message": "hi", "workflow_id": session_id}),
     }[way]()
     assert (answer.status_code, problem_of(answer)) == (409, "session-exists" if way == "start" else "session-ended")
+
+
+# ---- without a worker
+
+
+async def test_ses_15_without_a_worker_the_archive_shows_the_conversation_as_of_a_time(
+    temporal: Client, tmp_path: Path
+) -> None:
+    queue, partials = f"q-{uuid4()}", InProcessCarrier()
+    settings = Settings(task_queue=queue, state_dir=tmp_path)
+    session = f"s-{uuid4()}"
+    async with served(temporal, settings, partials=partials, timeouts=product()) as url, client_of(url) as http:
+        assert (await http.post("/workflow", json={"id": session})).status_code == 201
+        async with environment(temporal, task_queue=queue, partials=partials, state_dir=tmp_path) as env:
+            for number in (1, 2):
+                body = {"id": f"p{number}", "message": f"prompt {number}"}
+                await http.post(f"/workflow/{session}/prompt?wait=20", json=body)
+            await until(lambda: has_turns(env, session, 2))
+            live = (await http.get(full(session))).json()
+        page = await http.get(full(session))
+        assert (page.status_code, page.json()["messages"]) == (200, live["messages"])
+        assert page.json()["archive_time"] == live["messages"][-1]["agent_timestamp"]
+        assert "archive_time" not in live
+        older = (await http.get(full(session), params={"before": "p2"})).json()
+        assert [turn["id"] for turn in older["messages"]] == ["p1"]
+        poll = await http.get(f"/workflow/{session}/conversation")
+        update = poll.json()["conversation_update"]
+        assert (update["new_messages"], update["archive_time"]) == (live["messages"], page.json()["archive_time"])
+        assert "etag" not in poll.headers
+        assert (await http.get(f"/workflow/{session}/conversation?since_revision=1")).status_code == 504
+        assert (await http.get(f"/workflow/{session}/queue")).status_code == 504
+        watcher = Watcher(http, session)
+        async with watcher.stream() as events:
+            await watcher.until_in(events, lambda so_far: so_far.trouble == "No worker")
+            assert watcher.last is not None
+            assert watcher.last.archive_time is not None
+            assert [turn.id for turn in watcher.copy.turns] == ["p1", "p2"]
+            async with environment(temporal, task_queue=queue, partials=partials, state_dir=tmp_path):
+                await watcher.until_in(events, lambda so_far: so_far.last.archive_time is None)
+        assert [turn.id for turn in watcher.copy.turns] == ["p1", "p2"]
+
+
+async def test_ses_15_without_a_worker_a_session_that_the_archive_lacks_is_a_504(http_alone: AsyncClient) -> None:
+    session = f"s-{uuid4()}"
+    await http_alone.post("/workflow", json={"id": session, "prompt": "hi"})
+    for path in (full(session), f"/workflow/{session}/conversation", f"/workflow/{session}/events"):
+        answer = await http_alone.get(path)
+        assert (answer.status_code, problem_of(answer)) == (504, "no-worker")
+
+
+async def has_turns(env: Environment, session: str, count: int) -> bool:
+    return await env.stores.archive.count(WorkflowId(session)) == count

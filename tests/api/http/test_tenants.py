@@ -30,7 +30,7 @@ from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationState
 from turnkeeper.models.transcript.model_call import ToolSpec
 from turnkeeper.workflows import search_attributes
-from turnkeeper.workflows.hosting.connection import WEB_UI_PATH
+from turnkeeper.workflows.hosting.endpoint import WEB_UI_PATH
 
 TENANTS = ("", "acme", "globex")
 ID = "<id>"

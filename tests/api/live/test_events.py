@@ -149,7 +149,7 @@ async def test_agt_5_one_who_comes_back_is_not_told_again_what_the_transcript_ha
     assert back.answers == ["paid"]
 
 
-async def test_agt_5_nothing_is_followed_while_tools_run(
+async def test_agt_5_nothing_is_followed_while_a_person_decides(
     http: httpx.AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     followers, following = set[str](), env.partials.following
@@ -165,15 +165,16 @@ async def test_agt_5_nothing_is_followed_while_tools_run(
 
     monkeypatch.setattr(env.partials, "following", recorded_following)
     rest = Gate(is_open=False)
-    env.vendor.script = [asks(("look", {}), ("look", {})), [Delta("respond", "Loo"), rest, says("Looked")]]
-    env.tools.gate.close()
+    env.vendor.script = [asks(("pay", {})), [Delta("respond", "Pai"), rest, says("Paid")]]
     watcher = Watcher(http, await started(http))
+    session = env.adopt(env.client.get_workflow_handle(watcher.session))
     async with watcher.stream() as events:
-        await http.post(f"/workflow/{watcher.session}/prompt", json={"message": "look", "id": "p1"})
-        await watcher.until_in(events, lambda so_far: bool(so_far.copy.turns and so_far.copy.turns[0].steps))
+        await http.post(f"/workflow/{watcher.session}/prompt", json={"message": "pay", "id": "p1"})
+        await watcher.until_in(events, lambda so_far: so_far.last.status == "awaiting_approval")
         await until(lambda: not followers)
-        env.tools.gate.open()
-        await watcher.until_in(events, lambda so_far: so_far.partial_texts == ["Loo"])
+        (pending,) = await session.awaited_approvals()
+        await session.decide(pending, "approve")
+        await watcher.until_in(events, lambda so_far: so_far.partial_texts == ["Pai"])
         rest.open()
         await watcher.until_in(events, idle_after(1))
 
@@ -400,6 +401,7 @@ def test_api_7_the_stream_is_described(api_document: Any) -> None:
         "ConversationUpdate",
         "WaitingPrompts",
         "PartialGrowth",
+        "CallProgress",
         "Problem",
     ]
     assert {parameter["name"] for parameter in described["parameters"]} == {

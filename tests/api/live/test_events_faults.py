@@ -36,7 +36,11 @@ from tests.ops.local.test_cli import Command
 from tests.restart_ports import restart_port
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import Delta
+from turnkeeper.api.live.feed import _Watcher
+from turnkeeper.api.problems import problem
 from turnkeeper.api.timeouts import Timeouts
+from turnkeeper.models.ids import WorkflowId
+from turnkeeper.models.session.messages import UpdatesRequest
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.blobs import Blobs
 from turnkeeper.stores.database.database import StoreUnavailableError
@@ -91,12 +95,24 @@ async def test_api_1_one_who_comes_while_no_worker_is_there_is_told_so_and_one_w
             await watcher.until_in(events, idle_after(1))
         # Its worker has stopped; a prompt is accepted all the same, and tells the watch that something has changed.
         await http.post(f"/workflow/{watcher.session}/prompt", json={"message": "more", "id": "p2"})
-        assert (await http.get(f"/workflow/{watcher.session}/events")).status_code == 504
+        events_url = f"/workflow/{watcher.session}/events"
+        assert (await http.get(events_url, headers={"Last-Event-ID": watcher.last_event_id})).status_code == 504
         await watcher.until_in(events, lambda so_far: so_far.trouble == "No worker")
         async with environment(temporal, task_queue=queue, partials=partials):
             await watcher.until_in(events, idle_after(2))
             await stream.__aexit__(None, None, None)
     assert watcher.answers == ["echo: hi", "echo: more"]
+
+
+def test_api_2_a_worker_that_is_only_busy_is_not_said_to_be_absent() -> None:
+    silence, watcher = problem("no-worker", session_id="s").problem, _Watcher(WorkflowId("s"), UpdatesRequest())
+    for _ in range(5):  # each time it did not answer, it did something else meanwhile
+        assert watcher.next_problem(silence, has_sign_of_life=True) is None
+    assert watcher.next_problem(silence, has_sign_of_life=False) is None
+    assert watcher.next_problem(silence, has_sign_of_life=True) is None
+    assert watcher.next_problem(silence, has_sign_of_life=False) is None
+    assert watcher.next_problem(silence, has_sign_of_life=False) is not None
+    assert watcher.next_problem(silence, has_sign_of_life=False) is None, "once"
 
 
 async def test_api_2_a_stream_says_that_its_session_is_stuck_and_goes_on_once_it_is_mended(
@@ -248,7 +264,7 @@ async def test_api_1_a_gateway_killed_in_mid_answer_is_come_back_to_without_loss
     temporal: Client, tmp_path: Path
 ) -> None:
     port, rest = restart_port(), Gate(is_open=False)
-    async with environment(temporal) as env, client_of(f"http://127.0.0.1:{port}") as http:
+    async with environment(temporal, state_dir=tmp_path) as env, client_of(f"http://127.0.0.1:{port}") as http:
         env.vendor.script = [says("first"), [Delta("respond", "Hel"), Delta("respond", "lo"), rest, says("Hello")]]
         async with gateway_process(temporal, env.task_queue, tmp_path, port) as gateway:
             watcher = Watcher(http, await started(http, "one"))

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,27 @@ from temporalio.service import WorkflowService
 from tests.api.conftest import SessionRequests, served
 from tests.api.live.test_events import started
 from tests.api.live.watching import Watcher, idle_after
-from tests.harness import BOUND, Environment, environment, patient
+from tests.harness import BOUND, Environment, asks, environment, patient, says
 from tests.waiting import until
+from turnkeeper.api.temporal import watch
 from turnkeeper.api.temporal.session_reader import REJECTED_UPDATE
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.partials.in_process import InProcessCarrier
 from turnkeeper.stores.version_counter import VersionCounter
+from turnkeeper.workflows import activity_options
 
 
 @pytest.fixture
 async def http(url: str) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(base_url=url, timeout=BOUND, limits=httpx.Limits(max_connections=500)) as client:
         yield client
+
+
+@pytest.fixture(autouse=True)
+def _no_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions are idle for less long than it takes to copy their turns to the archive, which are changes too."""
+    monkeypatch.setattr(activity_options, "IDLE_PAUSE", timedelta(days=1))
 
 
 async def polled(http: httpx.AsyncClient, session: str, **cursor: object) -> dict:
@@ -90,6 +99,35 @@ async def test_api_3_a_session_polled_again_and_again_is_asked_only_when_it_has_
 
     await until(is_idle_again)
     assert [turn["id"] for turn in (await polled(http, session, **cursor))["new_messages"]] == ["p2"]
+
+
+async def test_api_3_a_poll_at_the_cursor_of_an_open_stream_asks_nobody(
+    http: httpx.AsyncClient, session_requests: SessionRequests
+) -> None:
+    watcher = Watcher(http, await started(http, "hi"))
+    async with watcher.stream() as events:
+        await watcher.until_in(events, idle_after(1))
+        assert watcher.last is not None
+        session_requests.clear()
+        cursor = {"last_seen_message_id": watcher.last.last_seen_message_id, "since_revision": watcher.last.revision}
+        answer = await polled(http, watcher.session, **cursor)
+    assert session_requests.queries == []
+    assert (answer["revision"], answer["new_messages"], answer["reset"]) == (watcher.last.revision, [], False)
+
+
+async def test_api_3_a_session_at_work_is_read_at_its_beginning_and_end_and_seldom_between(
+    http: httpx.AsyncClient, session_requests: SessionRequests, env: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "READ_PAUSE_SECONDS", 10 * BOUND)
+    watcher = Watcher(http, await started(http, "hi"))
+    async with watcher.stream() as events:
+        await watcher.until_in(events, idle_after(1))
+        session_requests.clear()
+        env.vendor.script = [*env.vendor.script, *[asks(("look", {"n": n})) for n in range(15)], says("seen")]
+        await http.post(f"/workflow/{watcher.session}/prompt", json={"message": "look"})
+        await watcher.until_in(events, idle_after(2))
+    assert watcher.answers[-1] == "seen"
+    assert len(session_requests.queries) <= 4, "before the turn, at its beginning and at its end, and once its queue"
 
 
 async def test_api_3_who_has_written_reads_what_it_wrote_however_many_poll(

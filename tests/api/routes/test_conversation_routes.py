@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from datetime import timedelta
 from functools import partial
 from uuid import uuid4
 
@@ -11,6 +12,7 @@ from httpx import AsyncClient, Response
 from tests.api.waits import until_not
 from tests.harness import LONG_PAUSE, Environment, asks, says
 from tests.waiting import BOUND, until
+from turnkeeper.workflows import activity_options
 
 
 def fresh() -> str:
@@ -217,7 +219,10 @@ async def test_api_3_many_clients_that_wait_share_one_watch_and_one_query(http: 
     assert len(reader.watches._followers) == 1
 
 
-async def test_api_3_an_idle_watcher_asks_nothing(http: AsyncClient, env: Environment) -> None:
+async def test_api_3_an_idle_watcher_asks_nothing(
+    http: AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(activity_options, "IDLE_PAUSE", timedelta(days=1))  # a copy to the archive is a change too
     session = fresh()
     await http.post("/workflow", json={"id": session, "prompt": "hi"})
     await finished(http, session)

@@ -9,7 +9,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from tests.waiting import until
-from turnkeeper.api.temporal.watch import MIN_MISSED_OF_OUTAGE, ConnectionMonitor
+from turnkeeper.api.temporal.watch import LATE_SECONDS, MIN_MISSED_OF_OUTAGE, ConnectionMonitor
 from turnkeeper.api.timeouts import Timeouts
 
 
@@ -92,3 +92,13 @@ async def test_api_3_an_unwatched_gateway_calls_nobody(temporal: Client) -> None
     monitor.stop()
     await until(lambda: task is not None and task.done())
     assert monitor.is_current
+
+
+async def test_api_2_a_machine_that_is_late_makes_no_outage_by_itself() -> None:
+    async with monitored(tick=0.5) as (server, monitor):
+        for _ in range(MIN_MISSED_OF_OUTAGE):
+            monitor._note_silence(seconds=0.5 + 2 * LATE_SECONDS)
+        assert not monitor.is_unreachable
+        for _ in range(3 * MIN_MISSED_OF_OUTAGE):
+            monitor._note_silence(seconds=0.5 + 2 * LATE_SECONDS)
+        assert server.changes == [True]

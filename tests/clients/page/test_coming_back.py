@@ -4,9 +4,11 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import httpx
+import pytest
 from playwright.async_api import Browser, expect
 from temporalio.client import Client
 
@@ -18,7 +20,9 @@ from tests.processes.forked import ForkedProcess, fork
 from tests.restart_ports import restart_port
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import Delta
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.settings.settings import Settings
+from turnkeeper.workflows import activity_options
 
 ROOT = Path(__file__).parents[3]
 
@@ -190,6 +194,29 @@ async def test_api_5_the_page_says_that_no_worker_answers_and_goes_on_when_one_i
                 await tab.shows(2)
                 await expect(tab.state).to_have_text("")
                 await tab.shows_the_transcript()
+
+
+async def test_ses_15_the_page_shows_what_is_archived_while_no_worker_runs(
+    browser: Browser, temporal: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(activity_options, "IDLE_PAUSE", timedelta(seconds=0.1))
+    queue = "left-later"
+    async with environment(temporal, task_queue=queue) as env:
+        settings = Settings(task_queue=queue, state_dir=env.settings.state_dir, task_timeout=2)
+        async with served(temporal, settings, timeouts=product()) as url, tabs_of(browser, url) as open_tab:
+            session = await started(url, "one")
+            await until(lambda: env.stores.archive.count(WorkflowId(session)))
+            await env.worker.shutdown()
+            tab = await open_tab()
+            tab.may_be_cut_off = True
+            await tab.open(session)
+            await tab.shows(1)
+            await expect(tab.state).to_contain_text("no worker is running")
+            await expect(tab.state).to_contain_text("As of ")
+            async with environment(temporal, task_queue=queue):
+                await expect(tab.state).to_have_text("")
+                await tab.send("two")
+                await tab.shows(2)
 
 
 async def test_api_5_a_session_that_is_not_there_is_said_to_be_not_there(tab: Tab) -> None:

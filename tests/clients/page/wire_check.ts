@@ -46,6 +46,7 @@ export interface Compared {
   QueueView: Reads<page.QueueView, Sent["QueueView"]>;
   GrownPart: Reads<page.GrownPart, Sent["GrownPart"]>;
   PartialGrowth: Reads<page.PartialGrowth, Sent["PartialGrowth"]>;
+  CallProgress: Reads<page.CallProgress, Sent["CallProgress"]>;
   SessionDescription: Reads<page.SessionDescription, Sent["SessionDescription"]>;
   ListedSession: Reads<page.ListedSession, Sent["ListedSession"]>;
   SessionList: Reads<page.SessionList, Sent["SessionList"]>;

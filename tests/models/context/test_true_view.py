@@ -22,7 +22,7 @@ from tests.vendors.server import VendorWire
 from tests.vendors.utterances import UTTERANCES, Utterance, utterances_of_events
 from turnkeeper.activities.providers.anthropic import request as anthropic
 from turnkeeper.activities.providers.openai import chat_request as chat
-from turnkeeper.activities.providers.openai import responses_request as responses
+from turnkeeper.activities.providers.openai import responses
 from turnkeeper.models.context.summary import SUMMARY_MARK, summary_request
 from turnkeeper.models.errors import ErrorType
 from turnkeeper.models.ids import call_id

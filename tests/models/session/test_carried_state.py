@@ -30,7 +30,7 @@ FULL: dict[str, Any] = {
     "usage_between_turns": {"input_tokens": 3},
     "ending": "enough",
     "moved_events": {"earlier": 6, "newest": 1},
-    "transcript": {"turns": [{**TURN, "reasoning_trajectory": {"steps": [STEP]}}], "archived": 5},
+    "transcript": {"turns": [{**TURN, "reasoning_trajectory": {"steps": [STEP]}}], "archived": 5, "copied": 1},
     "queue": {
         "waiting": [
             {"id": "p1", "text": "Also this", "received_at": MOMENT, "mode": "steer"},

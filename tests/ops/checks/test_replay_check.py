@@ -32,7 +32,8 @@ from turnkeeper.ops.checks import replay_check
 from turnkeeper.ops.checks.replay_check import Finding, Tally, check_files, check_sessions, read_history
 from turnkeeper.ops.local.supervisor import own_command
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
-from turnkeeper.workflows.hosting.connection import TemporalAccessError, connect
+from turnkeeper.workflows.hosting.connection import connect
+from turnkeeper.workflows.hosting.endpoint import TemporalAccessError
 from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
 ROOT = Path(__file__).parents[3]
@@ -93,11 +94,18 @@ def _fail() -> None:
     raise ApplicationError("over")
 
 
+async def _upsert_memo_later() -> None:
+    """Upsert after the timer that follows each turn."""
+    passes = iter([False])
+    await workflow.wait_condition(lambda: next(passes, True))
+    workflow.upsert_memo({"a": 1})
+
+
 @pytest.mark.parametrize(
     ("step", "command"),
     [
         (lambda: asyncio.create_task(workflow.sleep(1)), "Timer"),
-        (lambda: workflow.upsert_memo({"a": 1}), "ModifyWorkflowProperties"),
+        (lambda: asyncio.create_task(_upsert_memo_later()), "ModifyWorkflowProperties"),
         (_fail, "Fail workflow"),
     ],
 )

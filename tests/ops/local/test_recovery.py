@@ -32,15 +32,11 @@ from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ModelRequest
+from turnkeeper.ops.local.dead_worker import RunningReporter, fail_activities
 from turnkeeper.ops.local.processes import Program
 from turnkeeper.ops.local.supervisor import RestartPacer, keep_running, own_command
-from turnkeeper.ops.local.worker_process import (
-    RunningActivities,
-    RunningActivity,
-    RunningReporter,
-    WorkerProgram,
-    fail_activities,
-)
+from turnkeeper.ops.local.worker_process import RunningActivities, RunningActivity, WorkerProgram
+from turnkeeper.stores.partials.heartbeats import HeartbeatCarrier
 
 pytestmark = pytest.mark.usefixtures("forked")
 
@@ -209,7 +205,7 @@ async def test_ses_9_what_was_written_stays_when_a_worker_dies_and_no_time_is_le
         running.append(RunningActivity(info.task_token, info.workflow_id, info.workflow_run_id, info.activity_id))
         return [Delta("respond", "It was a dark"), gate, says("It was a dark night.")]
 
-    async with environment(temporal) as env:
+    async with environment(temporal, partials=HeartbeatCarrier(temporal)) as env:
         env.vendor.answer = answer
         session = await env.start()
         await session.prompt("tell me a story")

@@ -1,6 +1,8 @@
 """The carriers of partial output; Redis is a real server, where it is installed."""
 
+import tempfile
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 from temporalio.client import Client
@@ -22,13 +24,30 @@ def redis_server() -> Iterator[RedisServer]:
         yield server
 
 
-@pytest.fixture(params=["heartbeats", "redis", "in process"])
-async def carrier(request: pytest.FixtureRequest, temporal: Client) -> AsyncIterator[PartialCarrier]:
+CARRIERS = ["unix sockets", "loopback", "heartbeats", "redis"]
+
+
+@pytest.fixture
+def state_dir() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:  # its path is short enough for a socket
+        yield Path(folder)
+
+
+def settings_of(kind: str, state_dir: Path, request: pytest.FixtureRequest) -> Settings:
+    """Return the settings that choose one of `CARRIERS`."""
+    return Settings(
+        state_dir=state_dir / ("n" * 100) if kind == "loopback" else state_dir,  # no socket has such a long path
+        redis_url=request.getfixturevalue("redis_server").url if kind == "redis" else None,
+        partials="heartbeats" if kind == "heartbeats" else "auto",
+    )
+
+
+@pytest.fixture(params=[*CARRIERS, "in process"])
+async def carrier(request: pytest.FixtureRequest, temporal: Client, state_dir: Path) -> AsyncIterator[PartialCarrier]:
     """Each carrier, as the settings choose it."""
     chosen: PartialCarrier = InProcessCarrier()
     if request.param != "in process":
-        server = request.getfixturevalue("redis_server") if request.param == "redis" else None
-        chosen = carrier_factory(Settings(redis_url=server and server.url))(temporal)
+        chosen = carrier_factory(settings_of(request.param, state_dir, request))(temporal)
     async with chosen as opened:
         yield opened
 

@@ -2,12 +2,16 @@
 
 import asyncio
 from collections.abc import Callable
+from unittest.mock import Mock
 
-from tests.harness import BOUND, DrivenSession, Environment, Gate, says
+from tests.harness import BOUND, UNASKED, DrivenSession, Environment, Gate, asks, says
 from tests.waiting import until
 from turnkeeper.activities.call_model import ATTEMPTS_PER_WAIT
 from turnkeeper.activities.providers.protocol import Delta, ModelError
+from turnkeeper.activities.tool_progress import ProgressListener
+from turnkeeper.models.transcript.model_call import ToolInvocation
 from turnkeeper.models.transcript.partial_output import MAX_PARTIAL_BYTES, PartialOutput
+from turnkeeper.models.transcript.trajectory import ToolResult
 from turnkeeper.stores.partials.carrier import LiveSnapshot
 
 HELLO = [Delta("think", "A "), Delta("think", "greeting."), Delta("respond", "Hel"), Delta("call", "look")]
@@ -165,6 +169,32 @@ async def test_agt_5_partial_output_costs_no_history_events(env: Environment) ->
             await session.idle(turns=1)
     assert live.version >= len(gates)
     assert await _events(silent) == await _events(streamed)
+
+
+async def test_agt_7_each_parallel_call_shows_its_own_progress(env: Environment) -> None:
+    calls = {f"1.1.{number}": Gate(is_open=False) for number in range(2)}
+
+    async def report(invocation: ToolInvocation, *, on_progress: ProgressListener) -> ToolResult:
+        for done in (9, 1, 3 + len(invocation.call_id)):
+            on_progress(done, 12, invocation.call_id)
+        await calls[invocation.call_id].pass_through()
+        return ToolResult(outcome="reported")
+
+    env.tools.foreign = Mock(call=report)
+    env.vendor.script = [asks(("look", {}), ("look", {})), says("Done.")]
+    session = await env.start(UNASKED)
+    await session.prompt("go")
+    for gate in calls.values():
+        await gate.until_arrived(1)
+    async with env.partials.following(session.handle.id) as live, asyncio.timeout(BOUND):
+        while live.calls.keys() != calls.keys() or {one.progress for one in live.calls.values()} != {8}:
+            await live.wait_beyond(live.version)
+        assert [live.calls[call].message for call in calls] == [*calls]
+        for gate in calls.values():
+            gate.open()
+        await session.idle(turns=1)
+    (history,) = await session.histories()
+    assert "8 of 12" not in str(history.events)
 
 
 async def _events(session: DrivenSession) -> list[int]:

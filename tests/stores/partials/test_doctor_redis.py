@@ -27,8 +27,24 @@ async def partial_output() -> Finding:
     raise AssertionError("the doctor says nothing of partial output")
 
 
-async def test_ops_3_without_redis_there_is_nothing_to_be_wrong() -> None:
-    assert await partial_output() == Finding("partial output", "good", "through heartbeats")
+async def test_ops_3_on_one_machine_there_is_nothing_to_be_wrong(tmp_path: Path) -> None:
+    folder = tmp_path / ".turnkeeper" / "partials"
+    assert await partial_output() == Finding("partial output", "good", f"through sockets in {folder}")
+
+
+async def test_ops_3_workers_elsewhere_without_redis_are_named_with_the_fix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEMPORAL_ADDRESS", "temporal.example:7233")
+    folder = tmp_path / ".turnkeeper" / "partials"
+    fix = "run a worker here, or, if workers run on other machines, set redis_url or partials=heartbeats"
+    message = f"no worker has a socket in {folder}"
+    assert await partial_output() == Finding("partial output", "broken", message, fix)
+
+
+async def test_ops_3_heartbeats_by_setting_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURNKEEPER_PARTIALS", "heartbeats")
+    assert await partial_output() == Finding("partial output", "good", "through heartbeats, once a second")
 
 
 async def test_ops_3_a_redis_that_does_what_is_needed_is_named_and_left_as_it_was(
@@ -40,7 +56,7 @@ async def test_ops_3_a_redis_that_does_what_is_needed_is_named_and_left_as_it_wa
         assert redis.dbsize() == 0
 
 
-FIX = "check that Redis runs and accepts this user, or unset redis_url to use heartbeats"
+FIX = "check that Redis runs and accepts this user, or unset redis_url"
 
 
 async def test_ops_3_a_redis_that_is_not_there_is_named_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:

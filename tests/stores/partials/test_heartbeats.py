@@ -9,8 +9,11 @@ from temporalio.client import Client
 
 from tests.harness import BOUND, Gate, asks, environment, says
 from tests.waiting import until
+from turnkeeper.activities.heartbeat import HEARTBEAT_SECONDS
 from turnkeeper.activities.providers.protocol import Delta
+from turnkeeper.models.transcript.model_call import Spent
 from turnkeeper.stores.partials.heartbeats import HeartbeatCarrier
+from turnkeeper.workflows.activity_options import HEARTBEAT_TIMEOUT
 
 WRITING = [Delta("think", "I look."), Delta("call", "look")]
 
@@ -34,8 +37,8 @@ async def test_ops_8_a_turn_of_quick_answers_and_tools_sends_no_heartbeat(
 ) -> None:
     """However slow the machine is that the test runs on: what is quick is quicker than `BOUND` here."""
     monkeypatch.setattr(HeartbeatCarrier, "first_pause", BOUND)
-    monkeypatch.setattr("turnkeeper.activities.call_model.HEARTBEAT_SECONDS", BOUND)
-    async with environment(temporal) as env:
+    monkeypatch.setattr("turnkeeper.activities.heartbeat.HEARTBEAT_SECONDS", BOUND)
+    async with environment(temporal, partials=HeartbeatCarrier(temporal)) as env:
         env.vendor.script = [[*WRITING, asks(("look", {}))] for _ in range(3)]
         env.vendor.script.append([Delta("respond", "Seen."), says("Seen.")])
         session = await env.start()
@@ -45,11 +48,11 @@ async def test_ops_8_a_turn_of_quick_answers_and_tools_sends_no_heartbeat(
     assert heartbeats[env.task_queue] == []
 
 
-async def test_ops_8_an_answer_that_takes_longer_is_sent_with_a_heartbeat(
+async def test_agt_5_by_setting_an_answer_is_sent_with_heartbeats(
     temporal: Client, heartbeats: defaultdict[str, list[Any]]
 ) -> None:
     gate = Gate(is_open=False)
-    async with environment(temporal) as env:
+    async with environment(temporal, partials=HeartbeatCarrier(temporal)) as env:
         env.vendor.script = [[*WRITING, gate, says("Hello")]]
         session = await env.start()
         await session.prompt("hi")
@@ -62,3 +65,26 @@ async def test_ops_8_an_answer_that_takes_longer_is_sent_with_a_heartbeat(
         gate.open()
         await session.idle(turns=1)
     assert [(part.kind, part.text) for part in snapshot.parts] == [("think", "I look."), ("call", "look")]
+
+
+async def test_ops_8_a_call_of_ten_seconds_sends_three_heartbeats_without_text(
+    temporal: Client, heartbeats: defaultdict[str, list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At a tenth of the time, counted by the number of heartbeats and not by the clock."""
+    monkeypatch.setattr("turnkeeper.activities.heartbeat.HEARTBEAT_SECONDS", HEARTBEAT_SECONDS / 10)
+    gate = Gate(is_open=False)
+    async with environment(temporal) as env:
+        env.vendor.script = [[*WRITING, gate, says("Hello")]]
+        session = await env.start()
+        async with env.partials.following(session.handle.id) as live:
+            await session.prompt("hi")
+            await live.wait_beyond(0)
+
+            async def three() -> bool:
+                return len(heartbeats[env.task_queue]) >= 3
+
+            await until(three)
+            gate.open()
+        await session.idle(turns=1)
+    assert all(isinstance(detail, Spent | None) for details in heartbeats[env.task_queue] for detail in details)
+    assert (10 // HEARTBEAT_SECONDS, HEARTBEAT_TIMEOUT.total_seconds()) == (3, 8)

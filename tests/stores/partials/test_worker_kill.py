@@ -8,6 +8,7 @@ from temporalio.client import Client
 
 from tests.faults.scripted import check_replay, next_worker, plan_of, start
 from tests.faults.test_worker_kills import doomed_worker
+from tests.stores.partials.conftest import CARRIERS, settings_of
 from tests.stores.partials.test_carriers import seen
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.partials.factory import carrier_factory
@@ -15,12 +16,14 @@ from turnkeeper.stores.partials.factory import carrier_factory
 WORDS = " ".join(f"word{number}" for number in range(30))
 
 
-@pytest.mark.parametrize("by_redis", [False, True], ids=["heartbeats", "redis"])
+@pytest.mark.parametrize("kind", CARRIERS)
 async def test_agt_5_the_attempt_after_a_killed_worker_replaces_what_was_shown(
-    request: pytest.FixtureRequest, temporal: Client, tmp_path: Path, by_redis: bool
+    request: pytest.FixtureRequest, temporal: Client, state_dir: Path, kind: str
 ) -> None:
-    session, settings = await start(temporal, tmp_path, [{"text": WORDS, "chunk_delay": 0.1}])
-    settings["redis_url"] = request.getfixturevalue("redis_server").url if by_redis else None
+    chosen = settings_of(kind, state_dir, request)
+    chosen.state_dir.mkdir(exist_ok=True)
+    session, settings = await start(temporal, chosen.state_dir, [{"text": WORDS, "chunk_delay": 0.1}])
+    settings |= chosen.model_dump(include={"redis_url", "partials"})
     carrier = carrier_factory(Settings(**settings))(temporal)
     await session.prompt(id="p1", text="go on")
     async with carrier, carrier.following(session.handle.id) as live:

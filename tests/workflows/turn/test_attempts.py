@@ -22,6 +22,7 @@ from turnkeeper.models.tokens import tokens_of
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, Spent
 from turnkeeper.models.transcript.trajectory import ModelStep, Usage
+from turnkeeper.stores.partials.heartbeats import HeartbeatCarrier
 from turnkeeper.stores.partials.in_process import InProcessCarrier
 
 STORY = "It was a dark and stormy night. " * 20
@@ -58,7 +59,7 @@ def limited(**limits: float) -> SessionInput:
 async def test_agt_9_attempts_that_broke_off_stand_in_the_usage_of_step_turn_and_session(
     temporal: Client, carrier: str
 ) -> None:
-    partials = InProcessCarrier() if carrier == "in process" else None
+    partials = InProcessCarrier() if carrier == "in process" else HeartbeatCarrier(temporal)
     async with environment(temporal, partials=partials) as env:
         env.vendor.script = [cut(), cut(), counted(says("the end"))]
         session = await env.start()
@@ -185,7 +186,7 @@ async def test_agt_9_an_answer_is_shown_without_measuring_what_it_takes(
         return request_tokens(request)
 
     monkeypatch.setattr("turnkeeper.activities.model_request.spending.request_tokens", measure)
-    monkeypatch.setattr("turnkeeper.activities.call_model.HEARTBEAT_SECONDS", 60.0)
+    monkeypatch.setattr("turnkeeper.activities.heartbeat.HEARTBEAT_SECONDS", 60.0)
     env.vendor.script = [[Delta("respond", STORY), says(STORY)], cut(), says("the end")]
     session = await env.start()
     for prompt in ("tell me a story", "and another one"):
@@ -277,6 +278,7 @@ async def died_in_the_middle(
             has_reported.set()
 
     monkeypatch.setattr("turnkeeper.workflows.activity_options.HEARTBEAT_TIMEOUT", timedelta(seconds=2))
+    monkeypatch.setattr("turnkeeper.activities.heartbeat.HEARTBEAT_SECONDS", 0.5)
     monkeypatch.setattr(activity, "heartbeat", heartbeat)
     middle = Gate(is_open=False)
     env.vendor.script = [[Delta("respond", STORY), middle, ModelError("connection", "gone")], counted(says("the end"))]
@@ -299,11 +301,12 @@ async def test_agt_9_what_a_worker_that_died_had_written_counts(
 
 
 async def test_ses_9_what_a_worker_that_died_had_written_stays_where_it_has_used_up_the_budget(
-    env: Environment, monkeypatch: pytest.MonkeyPatch
+    temporal: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    turn = await died_in_the_middle(env, monkeypatch, limited(max_tokens_per_turn=10))
-    assert (turn.error_type, len(env.vendor.requests)) == ("budget", 1)
-    (step,) = turn.steps
-    assert isinstance(step, ModelStep)
-    assert (step.text, step.interrupted) == (STORY, True)
-    assert step.usage == turn.usage == estimate(env, attempts=1)
+    async with environment(temporal, partials=HeartbeatCarrier(temporal)) as env:
+        turn = await died_in_the_middle(env, monkeypatch, limited(max_tokens_per_turn=10))
+        assert (turn.error_type, len(env.vendor.requests)) == ("budget", 1)
+        (step,) = turn.steps
+        assert isinstance(step, ModelStep)
+        assert (step.text, step.interrupted) == (STORY, True)
+        assert step.usage == turn.usage == estimate(env, attempts=1)

@@ -22,8 +22,9 @@ from turnkeeper.models.ids import split_model
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
-from turnkeeper.models.transcript.trajectory import INTERRUPTED_NOTE, ModelStep
+from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolInvocation
+from turnkeeper.models.transcript.trajectory import INTERRUPTED_NOTE, ModelStep, ToolResult
+from turnkeeper.stores.partials.heartbeats import HeartbeatCarrier
 
 STORY = "It was a dark"
 
@@ -85,6 +86,59 @@ async def test_ses_9_a_stopped_turn_keeps_what_was_written_and_the_model_is_told
         "verbatim",
         -(-len("tell me a story" + INTERRUPTED_NOTE + STORY + "[Stopped by the user. Nothing was done.]") // 4),
     )
+
+
+async def test_ops_8_a_stop_reaches_a_call_of_the_same_process_without_its_next_heartbeat(
+    env: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnkeeper.activities.heartbeat.HEARTBEAT_SECONDS", BOUND)
+    monkeypatch.setattr("turnkeeper.workflows.activity_options.HEARTBEAT_TIMEOUT", timedelta(seconds=2 * BOUND))
+    monkeypatch.setattr("turnkeeper.workflows.activity_options.UNFINISHED_PATIENCE", timedelta(seconds=BOUND))
+    session, _ = await begin_turn(env)
+    await session.update("cancel_turn", {"message_id": "p1"})
+    (turn,) = await session.idle(turns=1)
+    assert (turn.status, interrupted_step(turn).text) == ("cancelled", STORY)
+
+
+async def test_ops_8_a_stop_reaches_a_tool_of_the_same_process_without_its_next_heartbeat(
+    env: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnkeeper.activities.heartbeat.HEARTBEAT_SECONDS", BOUND)
+    monkeypatch.setattr("turnkeeper.workflows.activity_options.HEARTBEAT_TIMEOUT", timedelta(seconds=2 * BOUND))
+    is_cancelled = asyncio.Event()
+
+    async def pay(invocation: ToolInvocation) -> ToolResult:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            is_cancelled.set()
+            raise
+        raise AssertionError("never stopped")
+
+    env.tools.run = pay
+    env.vendor.script = [asks(("look", {}))]
+    session = await env.start()
+    await session.prompt(id="p1", text="look")
+
+    async def has_begun() -> bool:
+        return len(env.tools.calls) == 1
+
+    await until(has_begun)
+    await session.update("cancel_turn", {"message_id": "p1"})
+    await asyncio.wait_for(is_cancelled.wait(), BOUND / 2)
+    (turn,) = await session.idle(turns=1)
+    assert turn.status == "cancelled"
+
+
+async def test_ops_8_a_stop_on_another_worker_ends_the_turn_without_waiting_for_a_heartbeat(
+    env: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call of another process is one that this process knows nothing of."""
+    monkeypatch.setattr("turnkeeper.workflows.hosting.sdk_internals.beat_now", lambda run_id, activity_id: None)
+    session, _ = await begin_turn(env)
+    await session.update("cancel_turn", {"message_id": "p1"})
+    (turn,) = await session.idle(turns=1)
+    assert (turn.status, turn.error) == ("cancelled", "Cancelled: Stopped by the user.")
 
 
 async def test_ses_9_steps_before_the_interrupted_one_stay_as_they_were(env: Environment) -> None:
@@ -388,15 +442,16 @@ async def test_ses_9_a_call_that_ignores_its_cancellation_does_not_hold_up_the_e
 
 
 async def test_ses_9_a_worker_that_dies_in_the_last_attempt_leaves_what_it_had_shown(
-    env: Environment, monkeypatch: pytest.MonkeyPatch
+    temporal: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnkeeper.workflows.activity_options.HEARTBEAT_TIMEOUT", timedelta(seconds=2))
     monkeypatch.setattr("turnkeeper.workflows.activity_options.MODEL_RETRIES", RetryPolicy(maximum_attempts=1))
     monkeypatch.setattr(
-        "turnkeeper.activities.call_model.HEARTBEAT_SECONDS", 3_600
+        "turnkeeper.activities.heartbeat.HEARTBEAT_SECONDS", 3_600
     )  # it shows, and is never heard of again
-    session, _ = await begin_turn(env)
-    (turn,) = await session.idle(turns=1)
+    async with environment(temporal, partials=HeartbeatCarrier(temporal)) as env:
+        session, _ = await begin_turn(env)
+        (turn,) = await session.idle(turns=1)
     assert (turn.status, turn.error_type) == ("failed", "timeout")
     assert (interrupted_step(turn).thinking, interrupted_step(turn).text) == ("Let me see.", STORY)
 
