@@ -79,6 +79,7 @@ class PromptQueue:
         self.next_number = state.next_number
         self.forgotten = state.forgotten
         self.fate_book = FateBook(recent=state.fates, leaving=state.leaving, ids=state.taken_ids, limits=limits)
+        self._interrupts = self._steers = 0
         self._count_modes()
         self._by_id: dict[str, Prompt | ParkedPrompt] = {}
         self._positions: dict[str, int] | None = None

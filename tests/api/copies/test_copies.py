@@ -245,8 +245,8 @@ async def test_ses_6_prompts_to_a_copy_beyond_what_temporal_carries_are_processe
         answer = await http.post("/workflow/import", params={"id": new_id}, json=document)
         await asyncio.wait_for(has_failed.wait(), BOUND)
         for name in prompts:
-            sent = await http.post(f"/workflow/{new_id}/prompt", json={"id": name, "message": f"{name} " * 12_000})
-            assert sent.status_code == 202
+            body = {"id": name, "message": f"{name} " * 12_000}
+            assert (await http.post(f"/workflow/{new_id}/prompt", json=body)).status_code == 202
     await copied(http, answer)
     session = env.adopt(env.client.get_workflow_handle(new_id))
     await session.until(lambda state: state.session.turn_count == 12 + len(prompts) and state.status == "idle", turns=0)
@@ -260,11 +260,11 @@ async def test_ses_6_prompts_to_a_copy_that_fails_are_discarded_with_the_reason(
     async with writes_fail(monkeypatch) as has_failed:
         answer = await http.post("/workflow/import", params={"id": new_id}, json=document)
         await asyncio.wait_for(has_failed.wait(), BOUND)
-        sent = await http.post(f"/workflow/{new_id}/prompt", json={"id": "early", "message": "hello"})
-        assert sent.status_code == 202
+        accepted = await http.post(f"/workflow/{new_id}/prompt", json={"id": "early", "message": "hello"})
+        assert accepted.status_code == 202
         await env.client.get_workflow_handle(new_id).cancel()
         await copied(http, answer, status="failed")
-    fate = (await http.get(sent.headers["location"])).json()
+    fate = (await http.get(accepted.headers["location"])).json()
     assert (fate["fate"], fate["reason"]) == ("discarded", "The copy was cancelled.")
 
 
