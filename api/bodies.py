@@ -24,12 +24,12 @@ from turnkeeper.models.context.window import HistoryChange
 from turnkeeper.models.http_responses import SessionLinks
 from turnkeeper.models.ids import DEFAULT_TENANT, ID_PATTERN, WorkflowId, is_id, session_id_of, tenant_of
 from turnkeeper.models.limits import MIN_STATE_BYTES, LimitsChange
+from turnkeeper.models.session.defaults import SystemPrompt
 from turnkeeper.models.session.messages import (
     Configure,
     EndSession,
     ModelName,
     SessionInput,
-    SystemPrompt,
     Title,
     UserName,
     configured,

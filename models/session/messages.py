@@ -4,11 +4,9 @@ These models are public API of running sessions: new fields have defaults (SES-1
 """
 
 import re
-from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError, WithJsonSchema
-from pydantic_core import to_json
+from pydantic import BaseModel, Field, ValidationError, WithJsonSchema
 
 from turnkeeper.models.context.context_view import TURNS_A_PAGE
 from turnkeeper.models.context.window import ConversationHistoryConfig, HistoryChange
@@ -16,6 +14,7 @@ from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import ID_PATTERN, MODEL_PATTERN, WorkflowId, split_model
 from turnkeeper.models.limits import MIN_STATE_BYTES, Limits, LimitsChange
 from turnkeeper.models.session.carried_state import CarriedState
+from turnkeeper.models.session.defaults import DEFAULT_MODEL, DEFAULT_SYSTEM_PROMPT
 from turnkeeper.models.session.queue.prompts import PromptSignal, check_text, rejection_for
 from turnkeeper.models.session.tasks.task_input import TaskInput
 from turnkeeper.models.session.tasks.task_state import TaskOutcome
@@ -79,28 +78,6 @@ class DeletionProgress(Compact):
     remaining: int | None = None
     """Runs that Temporal still has."""
     archived_turns: int | None = None
-
-
-DEFAULT_MODEL = "offline:"
-
-DEFAULT_SYSTEM_PROMPT = (
-    "You are a careful assistant working in a conversation that can last for months. "
-    "Use the tools you are given to look things up rather than guessing, say plainly what you could not do, "
-    "and answer briefly."
-)
-
-SYSTEM_PROMPT_BYTES = 100_000
-"""Maximum of a system prompt, as JSON, since it is carried from run to run."""
-
-
-def _carriable(system_prompt: str) -> str:
-    # `to_json` raises for a lone surrogate; other checks reject it in short texts.
-    if len(system_prompt) * 6 > SYSTEM_PROMPT_BYTES and len(to_json(system_prompt)) > SYSTEM_PROMPT_BYTES:
-        raise ValueError(f"may have {SYSTEM_PROMPT_BYTES:,} bytes as JSON")
-    return system_prompt
-
-
-SystemPrompt = Annotated[str, Field(max_length=50_000), AfterValidator(_carriable)]
 
 
 TITLE_CHARS = 60
@@ -383,14 +360,3 @@ def _merged(field: str, current: Model, change: Change) -> Model:
         return parse(type(current), {**current.model_dump(), **change.model_dump()})
     except RejectedError as rejection:
         raise RejectedError("invalid", f"{field}.{rejection.message}", field=f"{field}.{rejection.field}") from None
-
-
-ATTRIBUTE_TYPES: Mapping[str, str] = {
-    "AgentSessionStatus": "Keyword",
-    "AgentUser": "Keyword",
-    "AgentModel": "Keyword",
-    "AgentTurns": "Int",
-    "AgentTaskParent": "Keyword",
-    "AgentTenant": "Keyword",
-}
-"""`workflows/search_attributes.py` says what they mean, and has them for the SDK."""

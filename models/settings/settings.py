@@ -40,7 +40,7 @@ from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.ids import checked_model
 from turnkeeper.models.invalid_values import reason_of
 from turnkeeper.models.limits import Limits
-from turnkeeper.models.session.messages import DEFAULT_MODEL, DEFAULT_SYSTEM_PROMPT, SystemPrompt
+from turnkeeper.models.session.defaults import DEFAULT_MODEL, DEFAULT_SYSTEM_PROMPT, SystemPrompt
 from turnkeeper.models.settings.origins import normal_host, origin_of
 from turnkeeper.models.tasks.history_policy import HandOffPresets
 from turnkeeper.models.wire import Strict
