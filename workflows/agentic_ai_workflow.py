@@ -44,6 +44,7 @@ with workflow.unsafe.imports_passed_through():
         parse,
         parse_cursor,
         parse_replay_request,
+        read_end,
         read_start,
     )
     from turnkeeper.models.session.queue.prompts import WIDEST, Prompt, QueueView
@@ -282,12 +283,7 @@ class AgenticAIWorkflow:
     )
     def end_chat(self, request: Any = None, *rest: Any) -> None:
         """End the session like `end_session`; invalid input ends it too."""
-        try:
-            end = parse(EndSession, {"reason": request} if isinstance(request, str) else request)
-        except RejectedError:
-            discards = isinstance(request, dict) and request.get("discard_queue") is True
-            end = EndSession(discard_queue=discards)
-        self._end(end)
+        self._end(read_end(request))
 
     @workflow.update(description="Withdraw a prompt that has not started: {id}.")
     def withdraw_prompt(self, request: Any = None, *rest: Any) -> None:
@@ -353,9 +349,7 @@ class AgenticAIWorkflow:
             parse(EndSession, request)
 
     def _end(self, request: EndSession) -> None:
-        self._session.end(
-            request.reason or "ended by the user", discard_queue=request.discard_queue, now=workflow.now()
-        )
+        self._session.end(request.reason_text, discard_queue=request.discard_queue, now=workflow.now())
         self._web_ui.update()
 
     # ---- queries

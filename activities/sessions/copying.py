@@ -32,9 +32,10 @@ from turnkeeper.models.session.copies.copied import (
     state_of_copy,
 )
 from turnkeeper.models.session.copies.document import ExportedTurn, SessionDocument
-from turnkeeper.models.session.copies.order import CopyOrder, ForkSource
+from turnkeeper.models.session.copies.order import CopyOrder, FailedCopy, ForkSource
 from turnkeeper.models.session.copies.reading import check_document, copy_of_document, read_document
 from turnkeeper.models.session.messages import FIRST_RUN, deletion_id
+from turnkeeper.models.session.queue.prompts import Fate
 from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.index_entry import preview_of
 from turnkeeper.models.transcript.transcript import TranscriptState, carried_size
@@ -52,6 +53,7 @@ WRITTEN_BYTES = 1_000_000
 """About as much is written in one transaction, which must stay short for every session."""
 
 STEPS_AT_ONCE = 200
+FATES_AT_ONCE = 500
 
 ORIGINAL_DELETED = "The original was deleted while it was copied."
 DOCUMENT_INCOMPLETE = "The document was not stored whole. Send it again."
@@ -89,12 +91,16 @@ class CopyActivities:
                 await self._stores.blobs.delete_data(document_owner(current_session_id()))
 
     @activity.defn
-    async def clear_copy(self) -> None:
-        """Delete everything of a copy that failed; a second attempt deletes what is left."""
+    async def clear_copy(self, copy: FailedCopy) -> None:
+        """Delete everything of a copy that failed, and discard its prompts (SES-6); a second attempt does the same."""
         async with heartbeating():
             self._stores.index_writer.forget(current_session_id())
             with store_failures():
                 await self._stores.delete(current_session_id())
+                for first in range(0, len(copy.prompts), FATES_AT_ONCE):
+                    ids = copy.prompts[first : first + FATES_AT_ONCE]
+                    fates = [Fate(id=one, fate="discarded", at=copy.at, reason=copy.reason) for one in ids]
+                    await self._stores.prompts.put_fates(current_session_id(), fates)
 
     # ---- forks
 

@@ -29,7 +29,7 @@ from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.temporal_calls import call_temporal
 from turnkeeper.models.bounds import head_within
-from turnkeeper.models.errors import RejectedError
+from turnkeeper.models.errors import ARCHIVE_UNAVAILABLE, RejectedError
 from turnkeeper.models.http_responses import CopyReceipt
 from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.invalid_values import field_path, reason_of
@@ -190,8 +190,10 @@ class SessionCopier:
     async def _reason(self, description: WorkflowExecutionDescription) -> str | None:
         """Return why a copy has failed, or why it makes no progress now."""
         if description.status == Status.RUNNING:
-            failures = [pending.last_failure.message for pending in description.raw_description.pending_activities]
-            return next((message for message in failures if message), None)
+            failures = [pending.last_failure for pending in description.raw_description.pending_activities]
+            # Messages of other failures were not written for callers, and may have internals (API-2).
+            messages = {one.application_failure_info.type: one.message for one in failures}
+            return messages.get(ARCHIVE_UNAVAILABLE)
         if description.status != Status.FAILED:
             return COPY_STOPPED
         handle = self._reader.client.get_workflow_handle(description.id, run_id=description.run_id)

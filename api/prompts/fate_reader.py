@@ -7,7 +7,10 @@ have been sent again, and become a turn that is not archived yet.
 """
 
 import asyncio
+from contextlib import suppress
 from functools import partial
+
+from temporalio.client import WorkflowExecutionStatus
 
 from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.http.closing import Closing
@@ -86,7 +89,8 @@ class FateReader:
     ) -> ConversationMessage | None:
         """Return the turn of a prompt as soon as it has ended; `None` if it has not after about `seconds`.
 
-        It keeps waiting while no worker answers, since the prompt is safe. Raises as `ended_turn` does.
+        It keeps waiting while no worker answers, or the session is being copied, since the prompt is safe. Raises as
+        `ended_turn` does.
         """
         clock = asyncio.get_running_loop().time
         until = clock() + seconds
@@ -98,7 +102,7 @@ class FateReader:
                         if turn := await self.ended_turn(workflow_id, message_id):
                             return turn
                 except (TimeoutError, ProblemError) as error:
-                    if isinstance(error, ProblemError) and error.problem.status not in (503, 504):
+                    if isinstance(error, ProblemError) and not await self._is_safe(workflow_id, error):
                         raise
                     is_answered = False
                 # After a change that no worker answered for, no other change may come: so the session is queried again.
@@ -111,6 +115,14 @@ class FateReader:
                 ):
                     return None
                 await self._closing.wait_for(watch, lambda: watch.may_read, until=min(until, watch.next_read_at))
+
+    async def _is_safe(self, workflow_id: WorkflowId, error: ProblemError) -> bool:
+        """Return whether a prompt is safe although its fate can't be read: nobody answers, or a copy is being made."""
+        if not error.problem.type.endswith(":unknown-session"):
+            return error.problem.status in (503, 504)
+        with suppress(ProblemError):
+            return (await self._reader.describe(workflow_id)).status == WorkflowExecutionStatus.RUNNING
+        return False
 
     async def _from_session(self, workflow_id: WorkflowId, message_id: str) -> PromptFate | None:
         """Return the fate from the session; `None` if it has nothing."""

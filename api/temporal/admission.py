@@ -108,8 +108,12 @@ class Admission:
         watch = self._watches.get(workflow_id)
         task_count = watch.version if watch is not None else 0
         unanswered = self._unanswered.get(workflow_id)
-        if unanswered is None or task_count > unanswered.task_count:
+        if unanswered is None:
             unanswered = self._unanswered[workflow_id] = _Unanswered(task_count)
+        elif watch is not None and task_count > unanswered.task_count:
+            # The task may be an old one, which a new watch has read: prompts after it are unanswered.
+            unanswered.task_count = task_count
+            unanswered.prompts, unanswered.bytes = watch.waiting_signals, watch.waiting_bytes
         return unanswered
 
     async def _describe(self, workflow_id: WorkflowId, unanswered: _Unanswered) -> None:

@@ -23,7 +23,7 @@ activity.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import Any
@@ -150,6 +150,8 @@ class Watch(VersionCounter):
         """The newest revision that any caller has read: no other gets an older one."""
         self.tasks = WorkflowTasks()
         """The outcomes of the workflow tasks of the run that is followed."""
+        self.waiting_signals = self.waiting_bytes = 0
+        """Signals since the last completed task, and their bytes in the history."""
         self.results = LRUCache[Hashable, tuple[Any, Any]](maxsize=4)
         """The newest results of reads, about 1 MB each at most, with the session's version when they were requested."""
         self.is_at_rest = True
@@ -193,6 +195,16 @@ class Watch(VersionCounter):
     def is_unreachable(self) -> bool:
         """Return whether Temporal has not answered for so long that all who wait are informed (API-2)."""
         return self._connection.is_unreachable
+
+    def note_events(self, events: Iterable[HistoryEvent]) -> None:
+        """Note the next events of the history. A new watch gets those from before it too."""
+        self.tasks.learn(events)
+        for event in events:
+            if event.event_type == COMPLETED:
+                self.waiting_signals = self.waiting_bytes = 0
+            elif event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED:
+                self.waiting_signals += 1
+                self.waiting_bytes += event.ByteSize()
 
     def note_failure(self) -> None:
         self.failures += 1
@@ -272,7 +284,7 @@ class WatchRegistry:
                 if page is None:
                     continue
                 events = page.history.events
-                watch.tasks.learn(events)
+                watch.note_events(events)
                 watch.is_at_rest = _leaves_at_rest(events, before=watch.is_at_rest)
                 if any(event.event_type == COMPLETED or event.event_type in CLOSING_EVENTS for event in events):
                     watch.advance()

@@ -148,6 +148,10 @@ class EndSession(Strict):
     reason: Reason | None = None
     discard_queue: bool = False
 
+    @property
+    def reason_text(self) -> str:
+        return self.reason or "ended by the user"
+
 
 class Configure(Strict):
     """Configure a session from its next turn on; only fields that are set change, also in `limits` and `history`."""
@@ -259,6 +263,18 @@ def parse_replay_request(raw: object) -> ReplayRequest:
     """
     is_number = isinstance(raw, int) and not isinstance(raw, bool)
     return parse(ReplayRequest, {"max_history": raw} if is_number else raw)
+
+
+def read_end(raw: object) -> EndSession:
+    """Parse the argument of `end_chat`: nothing, a reason, or an object. Anything else ends the session too.
+
+    >>> read_end("done").reason, read_end({"reason": 7, "discard_queue": True}).discard_queue
+    ('done', True)
+    """
+    try:
+        return parse(EndSession, {"reason": raw} if isinstance(raw, str) else raw)
+    except RejectedError:
+        return EndSession(discard_queue=isinstance(raw, dict) and raw.get("discard_queue") is True)
 
 
 def configuration_of(start: SessionInput) -> SessionInput:

@@ -369,14 +369,17 @@ class Session:
         """Reject the last waiting prompts until Temporal can carry the rest: the last resort (SES-15)."""
         if self.room.is_carriable_by_temporal:
             return
-        self.queue.fate_book.bound_leaving(max_bytes=self.config.limits.leaving_bytes, rejections_only=False)
+        book, max_bytes = self.queue.fate_book, self.config.limits.leaving_bytes
+        book.bound_leaving(max_bytes=max_bytes, rejections_only=False)
         rejection = RejectedError(
             "state_full",
             "The session holds more than can be handed over to its next run, and the archive takes none of it "
             f"({self.archive.current_error or 'it gave no reason'}). It continues when the archive works again.",
         )
-        while len(self.queue) and not self.room.is_carriable_by_temporal:
+        # The fate of a short prompt is as large as the prompt: those beyond `max_bytes` are dropped in the end.
+        while len(self.queue) and self.room.carried_bytes > MAX_CARRIED_BYTES + max(0, book.leaving_bytes - max_bytes):
             self.queue.reject_last(rejection, at=now)
+        book.bound_leaving(max_bytes=max_bytes, rejections_only=False)
         self._changed()
 
     def carry(self) -> SessionInput:

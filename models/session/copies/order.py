@@ -4,7 +4,7 @@ from pydantic import Field
 
 from turnkeeper.models.session.copies.document import Hash
 from turnkeeper.models.session.messages import SessionInput
-from turnkeeper.models.wire import Compact, Items
+from turnkeeper.models.wire import Compact, Items, UtcDatetime
 
 COPY = "copy"
 """Key of the memo of a session that is or was a copy; its value is a `CopyMemo`."""
@@ -39,6 +39,14 @@ class StoredDocument(Compact):
     """The document is stored, in these parts."""
 
     parts: Items[Hash]
+
+
+class FailedCopy(Compact):
+    """Why a copy has failed, and the ids of the prompts that waited for its session."""
+
+    reason: str
+    at: UtcDatetime
+    prompts: Items[str] = []
 
 
 class CopyMemo(Compact):

@@ -79,9 +79,8 @@ class PromptQueue:
         self.next_number = state.next_number
         self.forgotten = state.forgotten
         self.fate_book = FateBook(recent=state.fates, leaving=state.leaving, ids=state.taken_ids, limits=limits)
-        modes = [prompt.mode for prompt in self.waiting]
-        self._interrupts = sum(1 for _ in takewhile(lambda mode: mode == "interrupt", modes))
-        self._steers = sum(1 for _ in takewhile(lambda mode: mode == "steer", modes[self._interrupts :]))
+        self._interrupts = self._steers = 0
+        self._count_modes()
         self._by_id: dict[str, Prompt | ParkedPrompt] = {}
         self._positions: dict[str, int] | None = None
         self.text_bytes = 0
@@ -317,6 +316,7 @@ class PromptQueue:
         del self.parked[: len(restored)]
         self._waiting[self._before_parked : self._before_parked] = restored
         self._before_parked += len(restored)
+        self._count_modes()  # interrupting prompts may have been parked
         self._on_change()
         return bool(restored) or not was_parked
 
@@ -366,6 +366,12 @@ class PromptQueue:
             self._steers -= 1
         self._count(prompt, -1)
         return prompt
+
+    def _count_modes(self) -> None:
+        """Count the interrupting and the steering prompts at the head of the queue."""
+        modes = [prompt.mode for prompt in self.waiting]
+        self._interrupts = sum(1 for _ in takewhile(lambda mode: mode == "interrupt", modes))
+        self._steers = sum(1 for _ in takewhile(lambda mode: mode == "steer", modes[self._interrupts :]))
 
     def _count(self, item: Prompt | ParkedPrompt, times: int) -> None:
         """Note that an item comes, or with -1 that it goes."""

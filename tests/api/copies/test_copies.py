@@ -236,6 +236,77 @@ async def test_ses_18_until_it_is_done_a_copy_is_not_there_and_its_id_is_taken(
     assert await imported(http, document, new_id) == new_id
 
 
+async def test_ses_6_prompts_to_a_copy_beyond_what_temporal_carries_are_processed(
+    env: Environment, http: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document, new_id = json.loads((EXPORTS / "v1.json").read_text()), f"copy-{uuid4()}"
+    prompts = [f"early{number}" for number in range(21)]
+    async with writes_fail(monkeypatch) as has_failed:
+        answer = await http.post("/workflow/import", params={"id": new_id}, json=document)
+        await asyncio.wait_for(has_failed.wait(), BOUND)
+        for name in prompts:
+            body = {"id": name, "message": f"{name} " * 12_000}
+            assert (await http.post(f"/workflow/{new_id}/prompt", json=body)).status_code == 202
+    await copied(http, answer)
+    session = env.adopt(env.client.get_workflow_handle(new_id))
+    await session.until(lambda state: state.session.turn_count == 12 + len(prompts) and state.status == "idle", turns=0)
+    assert [turn["id"] for turn in await transcript(http, new_id)][12:] == prompts
+
+
+async def test_ses_6_prompts_to_a_copy_that_fails_are_discarded_with_the_reason(
+    env: Environment, http: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document, new_id = json.loads((EXPORTS / "v1.json").read_text()), f"copy-{uuid4()}"
+    async with writes_fail(monkeypatch) as has_failed:
+        answer = await http.post("/workflow/import", params={"id": new_id}, json=document)
+        await asyncio.wait_for(has_failed.wait(), BOUND)
+        accepted = await http.post(f"/workflow/{new_id}/prompt", json={"id": "early", "message": "hello"})
+        assert accepted.status_code == 202
+        await env.client.get_workflow_handle(new_id).cancel()
+        await copied(http, answer, status="failed")
+    fate = (await http.get(accepted.headers["location"])).json()
+    assert (fate["fate"], fate["reason"]) == ("discarded", "The copy was cancelled.")
+
+
+async def test_api_1_waiting_for_a_prompt_to_a_copy_ends_with_202(
+    env: Environment, http: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document, new_id = json.loads((EXPORTS / "v1.json").read_text()), f"copy-{uuid4()}"
+    async with writes_fail(monkeypatch) as has_failed:
+        answer = await http.post("/workflow/import", params={"id": new_id}, json=document)
+        await asyncio.wait_for(has_failed.wait(), BOUND)
+        body = {"id": "early", "message": "hello"}
+        assert (await http.post(f"/workflow/{new_id}/prompt", params={"wait": 1}, json=body)).status_code == 202
+    await copied(http, answer)
+    waiting = await http.post(f"/workflow/{new_id}/prompt", params={"wait": BOUND}, json=body)
+    assert (waiting.status_code, waiting.json()["agent_message"]) == (200, "echo: hello")
+
+
+async def test_api_2_a_bug_in_a_copy_tells_no_internals(
+    env: Environment, http: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document, has_failed = json.loads((EXPORTS / "v1.json").read_text()), asyncio.Event()
+
+    async def fails(*_: object) -> None:
+        has_failed.set()
+        raise RuntimeError("a password")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Archive, "put_turns", fails)
+        answer = await http.post("/workflow/import", json=document)
+        await asyncio.wait_for(has_failed.wait(), BOUND)
+        handle = env.client.get_workflow_handle(answer.json()["workflow_id"])
+
+        async def is_known() -> bool:
+            activities = (await handle.describe()).raw_description.pending_activities
+            return any("a password" in pending.last_failure.message for pending in activities)
+
+        await until(is_known)
+        receipt = (await http.get(answer.headers["location"])).json()
+        assert (receipt["status"], receipt["reason"]) == ("running", None)
+    await copied(http, answer)
+
+
 async def says_so(read: Callable[[], Awaitable[str | None]], words: str) -> bool:
     return words in (await read() or "")
 

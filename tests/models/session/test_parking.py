@@ -323,6 +323,21 @@ def test_ses_6_while_the_archive_is_down_rejections_give_way_before_what_was_acc
     assert story.session.queue.fate_book.leaving_bytes <= story.limits.leaving_bytes
 
 
+def test_ses_7_a_steering_prompt_is_behind_interrupting_ones_that_were_parked() -> None:
+    story = Story(max_queued_prompts=4)
+    story.send(1)
+    story.session.begin_turn(now=NOW)
+    for number in range(5):
+        prompt = {"id": f"i{number}", "text": "now", "mode": "interrupt"}
+        story.session.receive(prompt, extra_arguments=0, new_id="x", now=NOW)
+    story.park()
+    assert len(story.session.queue.parked) == 3
+    story.session.queue.withdraw("i4", at=NOW)
+    story.unpark()
+    story.session.receive({"id": "s", "text": "mind", "mode": "steer"}, extra_arguments=0, new_id="x", now=NOW)
+    assert [prompt.id for prompt in story.session.queue] == ["i3", "i2", "i1", "s", "i0"]
+
+
 def test_ses_15_while_the_archive_is_down_a_run_carries_more_than_the_limits() -> None:
     story = Story(max_queued_prompts=4)
     story.send(10)

@@ -305,6 +305,18 @@ def test_ses_15_what_temporal_can_not_carry_is_rejected_with_the_reason() -> Non
     assert target.queue.waiting[-1].id == "m39"
 
 
+def test_ses_15_rejections_of_short_prompts_do_not_take_the_room_of_prompts() -> None:
+    target = session()
+    target.archive.record_failure("it is gone", now=NOW)
+    for number in range(8_000):
+        send(target, "hello", id=f"m{number}")
+    target.reject_uncarriable(now=NOW)
+    waiting = [prompt.id for prompt in target.queue.waiting]
+    assert waiting == [f"m{number}" for number in range(len(waiting))]
+    assert len(waiting) > 4_000
+    assert len(target.carry().model_dump_json()) < 2_000_000
+
+
 def test_ses_15_a_session_that_is_full_goes_on_once_the_archive_has_taken_turns() -> None:
     target = session(limits={"max_state_bytes": 32_000, "max_queued_bytes": 8_000})
     for number in range(5):
