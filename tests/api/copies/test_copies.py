@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import pytest
 from httpx import AsyncClient
+from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
 
 from tests.api.conftest import gateway
@@ -80,6 +81,14 @@ async def test_ses_18_an_export_is_imported_on_another_stack_and_the_conversatio
         assert (await session.state()).session.turn_count == 13
 
 
+async def is_idle(session: DrivenSession) -> bool:
+    """Return whether nothing more follows in the history: the last turns have been copied to the archive."""
+    events = [event.event_type for history in await session.histories() for event in history.events]
+    ended = (EventType.EVENT_TYPE_TIMER_FIRED, EventType.EVENT_TYPE_TIMER_CANCELED)
+    timers_run = events.count(EventType.EVENT_TYPE_TIMER_STARTED) > sum(map(events.count, ended))
+    return events[-1] == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED and not timers_run
+
+
 async def event_ids(session: DrivenSession) -> list[bytes]:
     """Return the session's whole history, byte for byte."""
     return [
@@ -91,6 +100,7 @@ async def event_ids(session: DrivenSession) -> list[bytes]:
 async def test_ses_18_a_fork_has_the_turns_up_to_one_and_the_original_is_not_touched(
     shared_env: Environment, shared_http: AsyncClient, rich: DrivenSession, turn: int | str | None
 ) -> None:
+    await until(lambda: is_idle(rich))
     before, turns = await event_ids(rich), await transcript(shared_http, rich.handle.id)
     fork = await forked(shared_http, rich.handle.id, **({} if turn is None else {"turn": turn}))
     number = {"p7": 7, None: 12}.get(turn, turn)

@@ -1,6 +1,7 @@
 """All followers of a session's partial output share one connection to it, which ends with the last follower: AGT-5."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from temporalio.client import Client
@@ -88,14 +89,14 @@ async def test_agt_5_a_look_at_heartbeats_that_fails_is_taken_again_and_never_ra
         ValueError("of another release"),
     ]
     carrier, gate = HeartbeatCarrier(temporal), Gate(is_open=False)
-    look = carrier._details
+    look = carrier._read
 
-    async def failing(workflow_id: str) -> object:
+    async def failing(*arguments: Any) -> object:
         if failures:
             raise failures.pop(0)
-        return await look(workflow_id)
+        return await look(*arguments)
 
-    monkeypatch.setattr(carrier, "_details", failing)
+    monkeypatch.setattr(carrier, "_read", failing)
     async with environment(temporal, partials=carrier) as env:
         env.vendor.script = [[Delta("respond", "Hel"), gate, says("Hello")]]
         session = await env.start()
@@ -146,13 +147,13 @@ async def test_agt_5_nobody_looks_at_a_session_that_nobody_follows(
     temporal: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     carrier, gate, looks = HeartbeatCarrier(temporal), Gate(is_open=False), list[str]()
-    look = carrier._details
+    look = carrier._read
 
-    async def counting(workflow_id: str) -> object:
-        looks.append(workflow_id)
-        return await look(workflow_id)
+    async def counting(*arguments: Any) -> object:
+        looks.append(arguments[0])
+        return await look(*arguments)
 
-    monkeypatch.setattr(carrier, "_details", counting)
+    monkeypatch.setattr(carrier, "_read", counting)
     async with environment(temporal, partials=carrier) as env:
         env.vendor.script = [[Delta("respond", "Hel"), gate, says("Hello")]]
         watched, unwatched = await env.start(), await env.start()
