@@ -85,6 +85,10 @@ class SeenSteps:
     def have_seen(self, output: PartialOutput) -> bool:
         return self.message_id == output.message_id and self.count is not None and output.step <= self.count
 
+    def comes_next(self, output: PartialOutput) -> bool:
+        """Return whether `output` is known to be what comes next."""
+        return self.count is not None and self.are_just_before(output)
+
     def are_just_before(self, output: PartialOutput) -> bool:
         """Return whether `output` is what comes next, as far as is known."""
         if self.message_id is None or output.message_id != self.message_id:
@@ -109,6 +113,8 @@ class LiveOutput:
         self._published_at = float("-inf")
         self._steps = SeenSteps()
         self._follower: asyncio.Task[None] | None = None
+        self._newest: PartialOutput | None = None
+        """The newest snapshot that has arrived, also while it is unknown whether watchers have seen its step."""
         self._growths: dict[Snapshot | None, PartialEvent | None] = {}
         """The growth to the latest snapshot from each one that a watcher was sent."""
 
@@ -126,6 +132,9 @@ class LiveOutput:
             self.stop_following()
         elif self._follower is None:
             self._follower = asyncio.create_task(self._follow())
+        elif self.latest is None and self._newest and self._steps.comes_next(self._newest):
+            self.latest, self._growths = Snapshot(self._newest), {}
+            self._watch.notify()
 
     async def wait_for_watchers(self) -> None:
         """Wait until there was time to send the previous change to all watchers; hardly at all if they are few."""
@@ -148,7 +157,7 @@ class LiveOutput:
 
     def stop_following(self) -> None:
         """Stop following and drop what was shown: the answer is in the transcript by now, or never will be."""
-        self.latest, self.progress = None, {}
+        self.latest, self._newest, self.progress = None, None, {}
         if self._follower is not None:
             self._follower.cancel()
             self._follower = None
@@ -159,6 +168,7 @@ class LiveOutput:
             while True:
                 await live.wait_beyond(version)
                 version, latest = live.version, live.latest
+                self._newest = latest
                 is_news = latest is not None and not self._steps.have_seen(latest)
                 self.latest, self._growths = Snapshot(latest) if latest and is_news else None, {}
                 events = [ProgressEvent(progress) for progress in live.calls.values()]
