@@ -1,4 +1,17 @@
-"""Continue-as-new: when a session does it, and how (SES-14)."""
+"""Continue-as-new: when a session does it, and how (SES-14).
+
+The workflow task that last changed the session (SES-12).
+
+Theory of operation. The only thing that workflow code knows of its task is its start time, `workflow.time_ns`. The task
+of a rejected update leaves no event, so what counts is the last task that changed something. It is recorded with the
+change, since in a query the length of the history also counts events after the task.
+
+A worker that gets a query may also get events that belong to no completed task: those of a task that another worker is
+processing and may lose, and those without a task. It applies them before it answers. Events without a task have the
+time of the task before but a longer history, so the length is recorded too. The state after such events stays in the
+worker's memory, and its next tasks build on it. So the tasks after which a query came are listed beside the last one,
+unless they were replayed.
+"""
 
 from collections import deque
 from collections.abc import Callable

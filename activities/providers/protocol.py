@@ -5,6 +5,11 @@ exactly one `ModelResponse`. It raises `ModelError` for every failure and never 
 `activities/failures.py` judges, the workflow retries. (If a vendor refuses a part of a request, it is sent again
 without that, see `refused_parts`; the same request is never sent twice.) A stream that ends without a `ModelResponse`
 broke off and is no answer (AGT-3).
+
+The usage of an answer while it arrives (AGT-9).
+
+Vendors bill for an answer that breaks off, but most report usage only at its end. So the meter notes what is known
+before: that the vendor has begun to answer, what it has counted so far, and how much it has written.
 """
 
 from collections.abc import AsyncGenerator, Iterator, Mapping

@@ -2,6 +2,13 @@
 
 A name decides only where it is sure. Any other model is shown everything, and what its vendor refuses is learned
 (`refused_parts`).
+
+What a model is shown of a conversation's attachments (CTX-16).
+
+Before a request is encoded, its attachments become text where they can: every attachment is named below its message's
+text, and code and text files follow their name in a fence. Only images and PDFs stay attachments, if the model reads
+them; they follow the text in the order of their names. So each API's encoder has to encode nothing but images and PDFs.
+What a model is not shown, or can't be, has the reason behind its name.
 """
 
 import re

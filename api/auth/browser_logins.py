@@ -2,6 +2,11 @@
 
 Browsers send a cookie to every server on the same host name, whatever its port. So the cookie has no key, only a random
 token that is of use at this gateway alone, until the login ends.
+
+What of an open request ends when its credential ends (API-4).
+
+A request that only reads ends at once. One that changes something is answered first, as a refusal would say that
+nothing was done; only its wait and its stream end.
 """
 
 from collections.abc import Callable, Mapping, MutableMapping

@@ -1,4 +1,14 @@
-"""One prompt and its answer, for scripts and pipes."""
+"""One prompt and its answer, for scripts and pipes.
+
+`--json`: prints events as lines of JSON, in the format of the gateway's event stream.
+
+{"event": "update", "data": {...}}     new and changed turns (a `ConversationUpdate`)
+{"event": "queue", "data": {...}}      the queue
+{"event": "partial", "data": {...}}    new partial output
+{"event": "lost", "data": {...}}       the connection is lost and retried; the next line means that it is back
+{"event": "refused", "data": {...}}    a line of stdin that the gateway rejected, and why
+{"event": "final", "data": {...}}      the result of the command's prompt
+"""
 
 import asyncio
 import json

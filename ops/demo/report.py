@@ -1,6 +1,11 @@
 """The demo's output: numbered steps, each line with the seconds since the start.
 
 On a terminal, the growing answer is shown below the lines. Otherwise the output is plain lines.
+
+A session's log, and the promises that it must keep (SES-2, SES-6, SES-12, AGT-7).
+
+The log is plain data: the prompts, and everything that clients saw. Each promise is a pure function that yields a
+sentence for every violation.
 """
 
 import asyncio

@@ -2,6 +2,11 @@
 
 A foreground task is an ordinary child: its result becomes the result of the tool call, and it is cancelled with the
 turn. A background task outlives the run that started it; later runs of its parent only get its signals.
+
+Signals from a task to its parent session (TSK-5).
+
+At most one signal is pending, with the newest state, so a series of changes needs few signals. A pending signal
+delays continue-as-new, since Temporal would drop it.
 """
 
 import asyncio

@@ -1,4 +1,9 @@
-"""Summarises evicted messages before the next model request (CTX-5)."""
+"""Summarises evicted messages before the next model request (CTX-5).
+
+Condenses the long texts of a task's history, before the first model call of its first turn (CTX-15).
+
+They are cut already: while this runs, and if it fails, the prompt has the cut texts.
+"""
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError

@@ -4,6 +4,16 @@ The model is a function of the request and has no state. At every step of a turn
 newest user message run from their beginning, as Temporal replays a workflow: a call that already has its result returns
 it, any other is made now. Once every handler has returned, the answer is complete. Handlers are finite and a failed
 call is an outcome like any other, so a turn always ends.
+
+The offline model's condensed texts: the sentences of a text that matter most to the task (CTX-15).
+
+A sentence counts by its words in common with the task, and more if it states something definite: a number, a path, a
+name in quotes or code, a decision. The chosen ones stay in their order.
+
+The offline model's summary of a conversation, from the conversation's own sentences (CTX-5).
+
+It lists what the user stated, what was asked and answered, and what went wrong. An earlier summary is parsed and
+included. If a section is too long, its oldest lines are dropped.
 """
 
 import asyncio

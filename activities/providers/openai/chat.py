@@ -3,6 +3,14 @@
 With the protocol `native` the model gets its tools through the API; with `text` it gets conversation and tools as one
 text (`text_protocol.py`, CTX-13). The SDK is imported on first use. What it finds in the environment for OpenAI itself,
 above all a key, is never sent to another endpoint.
+
+Reading an answer of a Chat Completions endpoint from its stream (AGT-3, AGT-10).
+
+Servers differ in what they omit and add, so little is required: chunks with a `delta` in their first choice, and a
+`finish_reason`, which alone says whether an answer is complete. Texts are concatenated, whatever their field. Calls are
+put together in `chat_calls.py`; if there are none, they may be written as text (`text/written_calls.py`). Fields of a
+message or a call that we don't understand are kept in the state, to go back to the same model; so is thinking at the
+beginning of the text, for templates that expect it there.
 """
 
 from collections.abc import AsyncGenerator, Collection, Iterator, Mapping

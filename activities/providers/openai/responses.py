@@ -1,4 +1,34 @@
-"""`openai:` models, through OpenAI's Responses API (AGT-4). The SDK is imported on first use."""
+"""`openai:` models, through OpenAI's Responses API (AGT-4). The SDK is imported on first use.
+
+Reading an answer of OpenAI's Responses API from its stream (AGT-3, AGT-10).
+
+Deltas are only published. The answer is made of the items of `response.output_item.done`, in the order of the output,
+or of those in the last event if there are more. The *parts* are what we understand of them: summaries of reasoning,
+text, calls. The *items* themselves are stored for the vendor, as they came.
+
+An answer is complete with `response.completed`, and cut with `response.incomplete` if that was a length limit; the
+stream of any other is a failure. The statuses of the response and of its items must agree: half a call is not run, and
+half a text is no answer.
+
+An answer that could not go back has no state, and is encoded again from its parts: one with reasoning that came without
+its encrypted content, since the vendor doesn't store it, one with a call that gets no output from us, and one with a
+call whose arguments are not a JSON object.
+
+Encoding a request for OpenAI's Responses API (AGT-3, AGT-4). Pure: the same request gives the same bytes.
+
+OpenAI stores nothing (`store: false`): every request has the whole conversation, and what was sent once is sent again
+the same way, since both caches and reasoning are bound to the prefix.
+
+- A step of this API goes back item for item (`ProviderState.items`): reasoning with its encrypted content, messages
+  with their `phase`, calls, and unknown kinds of items. Any other is encoded again from its text and calls, without
+  reasoning.
+- The status of a tool call is in the text of its result, since the API has no field for it.
+- Images and PDFs follow the text of their message or of their tool's result. Other attachments are text by now
+  (`visible_request.py`).
+- A model's name doesn't say which parameters it accepts: only reasoning models show thinking, some only to verified
+  organisations, and others reject the parameters of reasoning. So every request has all of them, and what a model
+  refuses is left out (`refused_parts`).
+"""
 
 import hashlib
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence

@@ -5,6 +5,11 @@ the answer was cut; anywhere else it is ordinary text. Where the template has wr
 one is in the text: it counts at the end of a line of its own or of a sentence, with a blank line after it, outside of
 code. That is known at the end only, so such thinking is shown as text until then. So is an answer in the tokens of
 OpenAI's open models (harmony): nothing of it is shown before its end.
+
+Reading an answer in the tokens of OpenAI's open models, where a server has not read them (CTX-13).
+
+<|channel|>analysis<|message|>The clock.<|end|><|start|>assistant<|channel|>final<|message|>It is noon.<|return|>
+<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}<|call|>
 """
 
 import re
