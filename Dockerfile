@@ -6,6 +6,7 @@ COPY pyproject.toml constraints.txt README.md LICENSE cli.py worker.py ./
 COPY activities activities
 COPY api api
 COPY clients clients
+COPY features features
 COPY models models
 COPY ops ops
 COPY stores stores

@@ -297,8 +297,8 @@ def create_key(
     as_json: JsonOption = False,
 ) -> None:
     """Create a key and print it. This is the only time that it is shown."""
-    from turnkeeper.ops.keys import NewKey
-    from turnkeeper.ops.keys import create_key as create
+    from turnkeeper.features.access.keys_command import NewKey
+    from turnkeeper.features.access.keys_command import create_key as create
 
     with _settings_of_keys() as settings:
         new = NewKey.of(tenant=tenant, user=user, role=role, expires=expires)
@@ -311,7 +311,7 @@ def create_key(
 @keys.command("list")
 def list_keys(as_json: JsonOption = False) -> None:
     """List all keys, without their secrets."""
-    from turnkeeper.ops.keys import list_keys as listed
+    from turnkeeper.features.access.keys_command import list_keys as listed
 
     with _settings_of_keys() as settings:
         lines = asyncio.run(listed(settings, as_json=as_json))
@@ -325,7 +325,7 @@ def revoke_key(
     as_json: JsonOption = False,
 ) -> None:
     """Revoke a key. It is refused within a second, and streams that it opened end within five."""
-    from turnkeeper.ops.keys import revoke_key as revoke
+    from turnkeeper.features.access.keys_command import revoke_key as revoke
 
     with _settings_of_keys() as settings:
         print(asyncio.run(revoke(settings, key_id, as_json=as_json)))
@@ -334,7 +334,7 @@ def revoke_key(
 @contextlib.contextmanager
 def _settings_of_keys() -> Iterator[Settings]:
     """Return the settings; an error in the block ends the program."""
-    from turnkeeper.ops.keys import KeyOptionError
+    from turnkeeper.features.access.keys_command import KeyOptionError
     from turnkeeper.stores.database.database import StoreUnavailableError
 
     try:

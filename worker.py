@@ -19,7 +19,7 @@ from temporalio.worker import Interceptor, Worker
 
 from turnkeeper.activities.archive import ArchiveActivities
 from turnkeeper.activities.call_model import ModelActivities
-from turnkeeper.activities.hand_off import HandOffActivities, TaskTextActivities
+from turnkeeper.activities.deletion import DeletionActivities
 from turnkeeper.activities.model_request.index_notes import IndexNotes
 from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.model_request.list_prices import ListPrices
@@ -32,12 +32,13 @@ from turnkeeper.activities.providers.openai.chat import OpenAIChatProvider
 from turnkeeper.activities.providers.openai.responses import OpenAIProvider
 from turnkeeper.activities.providers.registry import ProviderRegistry
 from turnkeeper.activities.quick_reads import QuickReader
-from turnkeeper.activities.sessions.copying import CopyActivities
-from turnkeeper.activities.sessions.deletion import DeletionActivities
 from turnkeeper.activities.summarisation import SummaryActivities
 from turnkeeper.activities.toolbox.toolbox import build_toolbox
 from turnkeeper.activities.tools import ToolActivities, ToolSource
-from turnkeeper.models.session.copies.reading import BYTES_PER_VALUE
+from turnkeeper.features.copies.activities import CopyActivities
+from turnkeeper.features.copies.document.reading import BYTES_PER_VALUE
+from turnkeeper.features.copies.workflow import CopySession
+from turnkeeper.features.tasks.activities import HandOffActivities, TaskTextActivities
 from turnkeeper.models.settings.settings import Settings, load_settings
 from turnkeeper.ops.checks.worker_report import reporting
 from turnkeeper.ops.local.dead_worker import RunningReporter
@@ -46,7 +47,6 @@ from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.stores import Stores, check_stores
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
-from turnkeeper.workflows.copy_session import CopySession
 from turnkeeper.workflows.delete_session import DeleteSession
 from turnkeeper.workflows.hosting.connection import connect, prepare, prepare_embedded
 from turnkeeper.workflows.hosting.endpoint import find_endpoint
@@ -58,7 +58,7 @@ HEARTBEAT_THROTTLE = timedelta(seconds=0.2)
 """The shortest time between two heartbeats (OPS-8). Activities send them every 3 s; but a stop, and the usage of a
 failed attempt, must not wait that long."""
 
-SESSION_PACKAGES = ("activities", "models", "stores", "workflows")
+SESSION_PACKAGES = ("activities", "features", "models", "stores", "workflows")
 """The packages whose code a session runs."""
 
 ID_CHARS = 12

@@ -8,10 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Depends, FastAPI
 from temporalio.client import Client
 
-from turnkeeper.api.ai_sdk import routes as ai_sdk
-from turnkeeper.api.auth.credentials import Authenticator
 from turnkeeper.api.dependencies import reject_unknown_parameters
-from turnkeeper.api.http.authentication import AuthenticationMiddleware
 from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.http.compression import CompressionMiddleware
 from turnkeeper.api.http.limits import BodyLimitMiddleware, RateLimitMiddleware, RequestRates
@@ -21,25 +18,19 @@ from turnkeeper.api.http.origin_check import OriginCheckMiddleware
 from turnkeeper.api.http.problem_responses import install_problem_handlers
 from turnkeeper.api.http.response_headers import ResponseHeadersMiddleware
 from turnkeeper.api.http.server import ClosingMiddleware, StalledStreamMiddleware
-from turnkeeper.api.mcp.endpoint import McpEndpoint
-from turnkeeper.api.routes import (
-    api_docs,
-    approvals,
-    audit,
-    context,
-    conversation,
-    copies,
-    health,
-    login,
-    markdown,
-    page,
-    sessions,
-    tasks,
-)
+from turnkeeper.api.routes import api_docs, approvals, context, conversation, health, markdown, page, sessions
 from turnkeeper.api.routes.contents import attachments, blobs
 from turnkeeper.api.routes.temporal_ui import WebUi
 from turnkeeper.api.services import Services
 from turnkeeper.api.timeouts import Timeouts
+from turnkeeper.features.access.audit import routes as audit
+from turnkeeper.features.access.auth import login
+from turnkeeper.features.access.auth.authentication import AuthenticationMiddleware
+from turnkeeper.features.access.auth.credentials import Authenticator
+from turnkeeper.features.ai_sdk import routes as ai_sdk
+from turnkeeper.features.copies import routes as copies
+from turnkeeper.features.mcp.endpoint import McpEndpoint
+from turnkeeper.features.tasks.api import routes as tasks
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.partials.factory import carrier_factory

@@ -19,6 +19,11 @@ from pydantic_core import PydanticKnownError
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.markdown import MAX_CHARS, MAX_TEXTS
 from turnkeeper.api.prompts.attachments import AttachmentBodies
+from turnkeeper.features.tasks.rules.hand_off import TaskValidationWarning
+from turnkeeper.features.tasks.rules.history_policy import HandOffPresets
+from turnkeeper.features.tasks.rules.relevance import ExchangeRelevance
+from turnkeeper.features.tasks.rules.task_context import ConversationHistory
+from turnkeeper.features.tasks.session.task_view import HandOffReport
 from turnkeeper.models.bounds import count_unencodable
 from turnkeeper.models.context.window import HistoryChange
 from turnkeeper.models.http_responses import SessionLinks
@@ -37,11 +42,6 @@ from turnkeeper.models.session.messages import (
 from turnkeeper.models.session.queue.prompts import PromptMode
 from turnkeeper.models.session.tools.tool_policy import ToolPolicy
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.models.tasks.hand_off import TaskValidationWarning
-from turnkeeper.models.tasks.history_policy import HandOffPresets
-from turnkeeper.models.tasks.relevance import ExchangeRelevance
-from turnkeeper.models.tasks.task_context import ConversationHistory
-from turnkeeper.models.transcript.task_view import HandOffReport
 from turnkeeper.models.wire import NOT_BLANK_PATTERN, Items, Reason, Strict, UtcDatetime
 from turnkeeper.workflows.hosting.endpoint import WEB_UI_PATH, web_ui_origin
 

@@ -11,10 +11,10 @@ from fastapi.dependencies.utils import get_flat_params
 from fastapi.params import Query
 from fastapi.routing import APIRoute
 
-from turnkeeper.api.audit import RequestAudit
 from turnkeeper.api.callers import Caller, caller_of
 from turnkeeper.api.problems import NO_CREDENTIAL, invalid, problem
 from turnkeeper.api.services import Services
+from turnkeeper.features.access.audit.recorder import RequestAudit
 from turnkeeper.models.ids import CALL_ID_PATTERN, ID_PATTERN, WorkflowId, is_id
 
 

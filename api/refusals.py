@@ -4,8 +4,8 @@ from typing import Any
 
 from starlette.types import Scope
 
-from turnkeeper.api.auth.roles import NO_ROUTE, RequestedRoute
 from turnkeeper.api.callers import Caller
+from turnkeeper.api.roles import NO_ROUTE, RequestedRoute
 
 
 def note_refusal(scope: Scope, caller: Caller, status: int) -> None:

@@ -5,13 +5,9 @@ from typing import Self
 
 from temporalio.client import Client
 
-from turnkeeper.api.audit import AuditRecorder
-from turnkeeper.api.copies.copying import SessionCopier
-from turnkeeper.api.copies.exporting import SessionExporter
 from turnkeeper.api.history.approval_reader import ApprovalReader
 from turnkeeper.api.history.deletion import SessionDeleter
 from turnkeeper.api.history.forgotten_sessions import ForgottenSessions
-from turnkeeper.api.history.lists import IndexRepair, SessionLists
 from turnkeeper.api.history.replay_text import ReplayTextReader
 from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.history.transcript_reader import TranscriptReader
@@ -21,12 +17,16 @@ from turnkeeper.api.markdown import MarkdownRenderer
 from turnkeeper.api.prompts.attachments import AttachmentKeeper
 from turnkeeper.api.prompts.fate_reader import FateReader
 from turnkeeper.api.prompts.prompt_sender import PromptSender
-from turnkeeper.api.session_limits import SessionLimits
-from turnkeeper.api.tasks.task_reader import TaskReader
-from turnkeeper.api.tasks.tasks import Tasks
 from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.timeouts import Timeouts
+from turnkeeper.features.access.audit.recorder import AuditRecorder
+from turnkeeper.features.access.session_limits import SessionLimits
+from turnkeeper.features.copies.copying import SessionCopier
+from turnkeeper.features.copies.exporting import SessionExporter
+from turnkeeper.features.listing.lists import IndexRepair, SessionLists
+from turnkeeper.features.tasks.api.task_reader import TaskReader
+from turnkeeper.features.tasks.api.tasks import Tasks
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.stores import Stores

@@ -17,7 +17,7 @@ import httpx
 
 from benchmarks.environment import BOUND, bench_environment, gateway_process
 from benchmarks.measurements import Row
-from turnkeeper.models.session.copies.document import FORMAT, VERSION
+from turnkeeper.features.copies.document.document import FORMAT, VERSION
 from turnkeeper.ops.local.ports import LOOPBACK
 
 TURNS = 2_000

@@ -16,9 +16,9 @@ from typing import Any
 
 from benchmarks.measurements import Row
 from turnkeeper.activities.providers.offline.model import answer
-from turnkeeper.models.session.task import CreateTask, PreparedTask, prepare_task
-from turnkeeper.models.tasks.condensing import batches, condensed_prompt, read_answer
-from turnkeeper.stores.tasks.bm25 import rank
+from turnkeeper.features.tasks.rules.condensing import batches, condensed_prompt, read_answer
+from turnkeeper.features.tasks.session.task import CreateTask, PreparedTask, prepare_task
+from turnkeeper.features.tasks.stores.bm25 import rank
 
 CASES = Path(__file__).with_name("kept_facts.json")
 THREADS = Path(__file__).with_name("written_threads.json")

@@ -15,8 +15,8 @@ from temporalio.client import Client
 
 from benchmarks.environment import BOUND, bench_environment, gateway_process, interleaved
 from benchmarks.measurements import Row, row
-from turnkeeper.api.history.lists import PAGE
 from turnkeeper.api.history.visible_sessions import SESSIONS
+from turnkeeper.features.listing.lists import PAGE
 from turnkeeper.ops.local.ports import LOOPBACK
 
 COUNT, FORGOTTEN = 1_000, 300

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from turnkeeper.models.session.copies.document import schema_text
+from turnkeeper.features.copies.document.document import schema_text
 
 if __name__ == "__main__":
     Path(__file__).with_name("export.schema.json").write_text(schema_text())

@@ -7,11 +7,12 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
+from turnkeeper.features.tasks.rules.hand_off import TaskValidationWarning
+from turnkeeper.features.tasks.session.task_view import FINAL, CondensedTexts, HandOffReport, TaskStatus
 from turnkeeper.models.errors import ErrorType, RejectionReason
 from turnkeeper.models.ids import PublicId
 from turnkeeper.models.session.queue.prompts import FateName
 from turnkeeper.models.settings.settings import Role
-from turnkeeper.models.tasks.hand_off import TaskValidationWarning
 from turnkeeper.models.transcript.conversation import (
     ArchiveReport,
     ContextSize,
@@ -19,7 +20,6 @@ from turnkeeper.models.transcript.conversation import (
     ConversationUpdate,
     SessionStatus,
 )
-from turnkeeper.models.transcript.task_view import FINAL, CondensedTexts, HandOffReport, TaskStatus
 from turnkeeper.models.transcript.trajectory import ApprovalDecision, Usage
 from turnkeeper.models.wire import Frozen, Items, UtcDatetime
 

@@ -14,8 +14,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import to_json
 from sqlalchemy import ColumnElement, Connection, Row, Table, func, select
 
+from turnkeeper.features.copies.document.document import ExportedTurn
 from turnkeeper.models.ids import WorkflowId
-from turnkeeper.models.session.copies.document import ExportedTurn
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import ReasoningTrajectory, Step
 from turnkeeper.models.transcript.transcript import TranscriptState, visible_size

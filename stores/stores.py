@@ -3,18 +3,18 @@
 from dataclasses import dataclass
 from typing import Self
 
+from turnkeeper.features.access.audit.store import Audit
+from turnkeeper.features.access.auth.api_keys import ApiKeys
+from turnkeeper.features.access.auth.logins import Logins
+from turnkeeper.features.tasks.stores.task_handles import TaskHandles
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.settings.settings import Settings, SettingsError
-from turnkeeper.stores.api_keys import ApiKeys
 from turnkeeper.stores.archive import Archive
-from turnkeeper.stores.audit import Audit
 from turnkeeper.stores.blobs import Blobs, attachments_owner, document_owner, opaque_owner
 from turnkeeper.stores.database import OTHER_TABLES
 from turnkeeper.stores.database.database import Database
-from turnkeeper.stores.logins import Logins
 from turnkeeper.stores.prompts import Prompts
 from turnkeeper.stores.session_index import IndexWriter, SessionIndex
-from turnkeeper.stores.tasks.task_handles import TaskHandles
 
 
 @dataclass(frozen=True)

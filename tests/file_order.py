@@ -29,7 +29,7 @@ LONG = (
     "api/history/test_deletion.py",
     "ops/local/test_write_ahead_log.py",
     "faults/test_parking_kill.py",
-    "workflows/tasks/test_sub_tasks.py",
+    "features/tasks/workflow/test_sub_tasks.py",
     "stores/partials/test_worker_kill.py",
     "clients/page/test_conversation.py",
     "api/history/test_forgotten_sessions.py",

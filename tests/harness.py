@@ -23,13 +23,13 @@ from turnkeeper.activities.tool_progress import ProgressListener
 from turnkeeper.activities.tools import ToolSource
 from turnkeeper.api.temporal.temporal_calls import retry_undone
 from turnkeeper.api.timeouts import Timeouts
+from turnkeeper.features.tasks.session.task_specs import TASK_TOOLS
 from turnkeeper.models.context.context_view import ContextView
 from turnkeeper.models.context.summary import INSTRUCTION
 from turnkeeper.models.session.approvals import PendingApproval, PendingApprovals
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.queue.prompts import QueueView
 from turnkeeper.models.session.session import Session
-from turnkeeper.models.session.tasks.task_specs import TASK_TOOLS
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState, ConversationUpdate
 from turnkeeper.models.transcript.model_call import (

@@ -20,13 +20,19 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
+    from turnkeeper.features.copies.document.copied import SessionSnapshot, snapshot_of
+    from turnkeeper.features.tasks.session.allowance import AllowanceAnswer, AllowanceRequest
+    from turnkeeper.features.tasks.session.task_input import task_prompt
+    from turnkeeper.features.tasks.session.task_state import TaskChange, result_prompt
+    from turnkeeper.features.tasks.session.tree import answer_request
+    from turnkeeper.features.tasks.workflow.allowance import AllowanceMail
+    from turnkeeper.features.tasks.workflow.sub_tasks import SubTaskRunner, TaskReporter, with_whole_answer
     from turnkeeper.models.context.context_view import ContextView
     from turnkeeper.models.errors import RejectedError, TurnPausedError
     from turnkeeper.models.ids import WorkflowId, session_id_of
     from turnkeeper.models.replay_text.turns import ReplayTurns
     from turnkeeper.models.session.approvals import ApprovalReceipt, PendingApprovals, ResolveApproval, check_decision
     from turnkeeper.models.session.archive.archive_messages import ArchiveMove, ArchiveMoveQuery
-    from turnkeeper.models.session.copies.copied import SessionSnapshot, snapshot_of
     from turnkeeper.models.session.messages import (
         CancelReceipt,
         CancelTurn,
@@ -49,10 +55,6 @@ with workflow.unsafe.imports_passed_through():
     )
     from turnkeeper.models.session.queue.prompts import WIDEST, Prompt, QueueView
     from turnkeeper.models.session.session import Session
-    from turnkeeper.models.session.tasks.allowance import AllowanceAnswer, AllowanceRequest
-    from turnkeeper.models.session.tasks.task_input import task_prompt
-    from turnkeeper.models.session.tasks.task_state import TaskChange, result_prompt
-    from turnkeeper.models.session.tasks.tree import answer_request
     from turnkeeper.models.session.views import (
         approvals_of,
         context_of,
@@ -69,8 +71,6 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.workflows.background import report_rejections
     from turnkeeper.workflows.new_run import HistoryGrowth, LastChange, NewRun
     from turnkeeper.workflows.parking import Parking
-    from turnkeeper.workflows.tasks.sub_tasks import SubTaskRunner, TaskReporter, with_whole_answer
-    from turnkeeper.workflows.turn.allowance import AllowanceMail
     from turnkeeper.workflows.turn.turn_runner import TurnRunner
     from turnkeeper.workflows.web_ui import WebUi
 

@@ -6,7 +6,7 @@ from urllib.parse import quote, unquote
 
 from temporalio.common import SearchAttributeKey
 
-from turnkeeper.models.session.tasks.task_input import NO_PARENT, TaskInput
+from turnkeeper.features.tasks.session.task_input import NO_PARENT, TaskInput
 
 CoarseStatus = Literal["open", "awaiting_approval", "ended"]
 

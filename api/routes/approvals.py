@@ -2,9 +2,9 @@
 
 from fastapi import APIRouter
 
-from turnkeeper.api.audit import DECISIONS
 from turnkeeper.api.dependencies import AuditDep, CallId, ServicesDep, SessionId
 from turnkeeper.api.http.openapi import WORKER, errors
+from turnkeeper.features.access.audit.recorder import DECISIONS
 from turnkeeper.models.http_responses import ApprovalDecided
 from turnkeeper.models.ids import session_id_of
 from turnkeeper.models.session.approvals import Decision, PendingApprovals, ResolveApproval

@@ -10,7 +10,6 @@ from uuid import uuid4
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from turnkeeper.api.auth.browser_logins import until_credential_ends
 from turnkeeper.api.bodies import Chat, Retry, SendPrompt, default_input, session_path
 from turnkeeper.api.dependencies import AuditDep, MessageId, ServicesDep, SessionId
 from turnkeeper.api.http.etags import matches, poll_etag
@@ -22,7 +21,8 @@ from turnkeeper.api.problems import Problem, invalid
 from turnkeeper.api.prompts.attachments import attachments_of
 from turnkeeper.api.prompts.prompt_sender import chat_session_id, new_prompt, retry_prompt
 from turnkeeper.api.services import Services
-from turnkeeper.api.session_limits import Starts
+from turnkeeper.features.access.auth.browser_logins import until_credential_ends
+from turnkeeper.features.access.session_limits import Starts
 from turnkeeper.models.http_responses import (
     ConversationResponse,
     FullConversation,

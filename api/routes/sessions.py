@@ -6,8 +6,6 @@ from uuid import uuid4
 from fastapi import APIRouter, Query, Response
 from temporalio.client import WorkflowExecutionDescription
 
-from turnkeeper.api.audit import field_names
-from turnkeeper.api.auth.roles import require_for_fields
 from turnkeeper.api.bodies import Cancel, ConfigureBody, End, StartSession, requested_input, session_links, session_path
 from turnkeeper.api.dependencies import AuditDep, CallerDep, ServicesDep, SessionId
 from turnkeeper.api.history.visible_sessions import visible_session
@@ -16,7 +14,9 @@ from turnkeeper.api.http.openapi import ANY, SERVER, SESSION, WORKER, errors
 from turnkeeper.api.problems import problem
 from turnkeeper.api.prompts.attachments import attachments_of
 from turnkeeper.api.prompts.prompt_sender import new_prompt
-from turnkeeper.api.session_limits import Starts
+from turnkeeper.api.roles import require_for_fields
+from turnkeeper.features.access.audit.recorder import field_names
+from turnkeeper.features.access.session_limits import Starts
 from turnkeeper.models.http_responses import (
     Cancelling,
     DeletionReceipt,

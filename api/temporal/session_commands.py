@@ -25,9 +25,9 @@ from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.deletions import used_id_error
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.temporal_calls import call_temporal, call_worker, retry_undone
+from turnkeeper.features.copies.document.order import CopyOrder, StoredDocument
 from turnkeeper.models.ids import WorkflowId, tenant_of
 from turnkeeper.models.session.approvals import ApprovalReceipt, ResolveApproval
-from turnkeeper.models.session.copies.order import CopyOrder, StoredDocument
 from turnkeeper.models.session.messages import (
     CancelReceipt,
     CancelTurn,

@@ -51,6 +51,7 @@ from turnkeeper.api.temporal.temporal_calls import (
 )
 from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.api.timeouts import Timeouts
+from turnkeeper.features.copies.document.copied import SessionSnapshot, snapshot_of
 from turnkeeper.models.as_of import AsOf
 from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.context.context_view import ContextView
@@ -58,7 +59,6 @@ from turnkeeper.models.errors import REJECTION_PREFIX
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.replay_text.turns import ReplayTurns
 from turnkeeper.models.session.approvals import PendingApprovals
-from turnkeeper.models.session.copies.copied import SessionSnapshot, snapshot_of
 from turnkeeper.models.session.messages import (
     ContextRequest,
     NoArgument,

@@ -26,9 +26,9 @@ from temporalio.service import RPCError, RPCStatusCode, WorkflowService
 from turnkeeper.api.http.limits import MAX_BODY_BYTES
 from turnkeeper.api.problems import REJECTIONS, ProblemError, invalid, problem, rejected
 from turnkeeper.api.temporal.commits import newest_tasks
+from turnkeeper.features.copies.document.order import COPYING
 from turnkeeper.models.errors import REJECTION_PREFIX
 from turnkeeper.models.ids import WorkflowId
-from turnkeeper.models.session.copies.order import COPYING
 
 Answer = TypeVar("Answer")
 

@@ -4,14 +4,14 @@ This model is public API of running sessions: new fields have defaults (SES-19).
 a new field.
 """
 
+from turnkeeper.features.tasks.session.allowance import AllowanceState, TurnAccount
+from turnkeeper.features.tasks.session.sub_tasks import SubTasksState
+from turnkeeper.features.tasks.session.task_state import TaskState
 from turnkeeper.models.context.model_context import ContextState
 from turnkeeper.models.replay_text.turns import MovedEvents
 from turnkeeper.models.session.archive.archive_health import ArchiveState
 from turnkeeper.models.session.queue.prompt_queue import QueueState
 from turnkeeper.models.session.refused_parts import RefusalState
-from turnkeeper.models.session.tasks.allowance import AllowanceState, TurnAccount
-from turnkeeper.models.session.tasks.sub_tasks import SubTasksState
-from turnkeeper.models.session.tasks.task_state import TaskState
 from turnkeeper.models.session.tools.session_tools import ToolsState
 from turnkeeper.models.session.turn.running_turn import CarriedTurn
 from turnkeeper.models.transcript.model_call import CompactUsage

@@ -10,6 +10,11 @@ from datetime import datetime
 
 from pydantic_core import to_json
 
+from turnkeeper.features.tasks.session.allowance import Accounts, Allowance, Amount
+from turnkeeper.features.tasks.session.sub_tasks import SubTasks
+from turnkeeper.features.tasks.session.task_specs import REPORT_PROGRESS_SPEC, RUN_TASK_SPEC
+from turnkeeper.features.tasks.session.task_state import OwnTask, TaskChange, TaskOutcome
+from turnkeeper.features.tasks.session.task_view import SubTask
 from turnkeeper.models.context.model_context import ModelContext
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import PublicId
@@ -21,17 +26,12 @@ from turnkeeper.models.session.messages import Configure, SessionInput, configur
 from turnkeeper.models.session.queue.prompt_queue import PromptQueue
 from turnkeeper.models.session.queue.prompts import WIDEST, Prompt, id_in, read_prompt
 from turnkeeper.models.session.refused_parts import SessionRefusals
-from turnkeeper.models.session.tasks.allowance import Accounts, Allowance, Amount
-from turnkeeper.models.session.tasks.sub_tasks import SubTasks
-from turnkeeper.models.session.tasks.task_specs import REPORT_PROGRESS_SPEC, RUN_TASK_SPEC
-from turnkeeper.models.session.tasks.task_state import OwnTask, TaskChange, TaskOutcome
 from turnkeeper.models.session.tools.session_tools import SessionTools
 from turnkeeper.models.session.turn.running_turn import RunningTurn
 from turnkeeper.models.session.turn.turn_slot import TurnSlot
 from turnkeeper.models.transcript.attachments import json_bytes
 from turnkeeper.models.transcript.conversation import ConversationMessage, SessionStatus
 from turnkeeper.models.transcript.model_call import RequestHead, ToolSpec
-from turnkeeper.models.transcript.task_view import SubTask
 from turnkeeper.models.transcript.trajectory import ToolResult, Usage
 from turnkeeper.models.transcript.transcript import Transcript
 

@@ -16,6 +16,7 @@ from sqlalchemy import URL, Connection, make_url
 from temporalio.client import Client
 from temporalio.service import RPCError
 
+from turnkeeper.features.access.keys_command import HOW_TO_CREATE_KEY, NO_VALID_KEY, lacks_key
 from turnkeeper.models.command_line import command_line
 from turnkeeper.models.ids import split_model
 from turnkeeper.models.settings.mcp_config import DEFAULT_FILE as MCP_FILE
@@ -31,7 +32,6 @@ from turnkeeper.models.settings.settings import (
 )
 from turnkeeper.models.texts.counted import counted
 from turnkeeper.ops.checks.worker_report import WorkerReport
-from turnkeeper.ops.keys import HOW_TO_CREATE_KEY, NO_VALID_KEY, lacks_key
 from turnkeeper.ops.local.dev_server import is_in_use
 from turnkeeper.ops.local.ports import is_free
 from turnkeeper.ops.local.supervisor import Gateway

@@ -32,11 +32,11 @@ from temporalio.runtime import Runtime, TelemetryConfig
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Replayer
 
+from turnkeeper.features.copies.workflow import CopySession
 from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.session.messages import deleted_session
 from turnkeeper.models.texts.counted import counted
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
-from turnkeeper.workflows.copy_session import CopySession
 from turnkeeper.workflows.delete_session import DeleteSession
 from turnkeeper.workflows.hosting.endpoint import TemporalAccessError
 from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER

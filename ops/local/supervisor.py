@@ -354,7 +354,7 @@ async def _print_tool_problems(settings: Settings, print_line: Print) -> None:
 
 async def _print_missing_key(settings: Settings, print_line: Print) -> None:
     # Imported only here: SQLAlchemy would be a quarter of this process's memory and of its start.
-    from turnkeeper.ops.keys import HOW_TO_CREATE_KEY, NO_VALID_KEY, lacks_key
+    from turnkeeper.features.access.keys_command import HOW_TO_CREATE_KEY, NO_VALID_KEY, lacks_key
     from turnkeeper.stores.database.database import StoreUnavailableError
 
     with suppress(StoreUnavailableError):  # every request says so

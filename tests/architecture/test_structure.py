@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from turnkeeper.features.copies.workflow import CopySession
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
-from turnkeeper.workflows.copy_session import CopySession
 from turnkeeper.workflows.delete_session import DeleteSession
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("activities", "api", "clients", "models", "ops", "stores", "workflows")
+PACKAGES = ("activities", "api", "clients", "features", "models", "ops", "stores", "workflows")
 """Folders at the top level; `turnkeeper/` has a link to each, and to `cli.py` and `worker.py`."""
 
 MAX_FILES = 14

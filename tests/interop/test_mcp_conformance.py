@@ -18,12 +18,12 @@ from pydantic import BaseModel, ConfigDict
 from tests.harness import BOUND, Environment, Gate, asks, says
 from tests.interop.npm import installed, node
 from turnkeeper.activities.providers.protocol import ModelError
-from turnkeeper.api.audit import RequestAudit
-from turnkeeper.api.mcp import tasks, tools
-from turnkeeper.api.mcp.tools import Tool, Work
 from turnkeeper.api.services import Services
+from turnkeeper.features.access.audit.recorder import RequestAudit
+from turnkeeper.features.mcp import tasks, tools
+from turnkeeper.features.mcp.tools import Tool, Work
+from turnkeeper.features.tasks.session.task import CreateTask
 from turnkeeper.models.http_responses import Task
-from turnkeeper.models.session.task import CreateTask
 from turnkeeper.models.transcript.model_call import ModelRequest, ToolSpec
 
 PROGRAM = Path(__file__).parent / "mcp"

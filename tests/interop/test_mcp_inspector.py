@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.mcp.test_tools import NAMES
+from tests.features.mcp.test_tools import NAMES
 from tests.harness import BOUND, Environment, says
 from tests.interop.npm import installed, node
 

@@ -12,10 +12,10 @@ import pytest
 from mcp.shared.exceptions import MCPError
 from temporalio.client import Client
 
-from tests.api.mcp.client import mcp_client
 from tests.faults.scripted import next_worker, plan_of
 from tests.faults.test_deletion_kills import gateway_process
 from tests.faults.test_worker_kills import doomed_worker
+from tests.features.mcp.client import mcp_client
 from tests.harness import BOUND
 from tests.interop.npm import installed, node
 from tests.waiting import until

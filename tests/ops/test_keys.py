@@ -9,11 +9,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from turnkeeper.cli import commands
+from turnkeeper.features.access.audit.store import AuditFilter
+from turnkeeper.features.access.auth.api_keys import parse_key
+from turnkeeper.features.access.keys_command import lacks_key
 from turnkeeper.models.settings.settings import load_settings
 from turnkeeper.ops.checks.doctor import examine
-from turnkeeper.ops.keys import lacks_key
-from turnkeeper.stores.api_keys import parse_key
-from turnkeeper.stores.audit import AuditFilter
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.stores import Stores
 
@@ -63,7 +63,7 @@ def test_api_4_a_key_that_the_audit_can_not_have_is_neither_created_nor_revoked(
         raise StoreUnavailableError("The disk is full.")
 
     with monkeypatch.context() as patch:
-        patch.setattr("turnkeeper.ops.keys.put_entry", fail)
+        patch.setattr("turnkeeper.features.access.keys_command.put_entry", fail)
         for arguments in (("create",), ("revoke", key_id)):
             assert keys(*arguments).exit_code != 0
     (line,) = keys("list").stdout.splitlines()

@@ -15,8 +15,8 @@ from temporalio.workflow import NondeterminismError, SandboxImportNotificationPo
 from tests.replay.record import HISTORIES
 from tests.replay.stories import STORIES
 from turnkeeper.activities.tools import ToolActivities
+from turnkeeper.features.copies.workflow import CopySession
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
-from turnkeeper.workflows.copy_session import CopySession
 from turnkeeper.workflows.delete_session import DeleteSession
 from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 

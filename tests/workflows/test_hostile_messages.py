@@ -17,6 +17,8 @@ from temporalio.exceptions import ApplicationError
 
 from tests.harness import BOUND, Environment, environment
 from tests.models.builders import NOW, answer_turn, send, session
+from turnkeeper.features.tasks.session.allowance import AllowanceAnswer, AllowanceRequest
+from turnkeeper.features.tasks.session.task_state import TaskChange
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.session.approvals import ResolveApproval
 from turnkeeper.models.session.archive.archive_messages import ArchiveMoveQuery
@@ -38,8 +40,6 @@ from turnkeeper.models.session.messages import (
     read_start,
 )
 from turnkeeper.models.session.queue.prompts import read_prompt
-from turnkeeper.models.session.tasks.allowance import AllowanceAnswer, AllowanceRequest
-from turnkeeper.models.session.tasks.task_state import TaskChange
 from turnkeeper.models.transcript.model_call import ModelRequestQuery
 
 REFUSAL_BYTES = 2_048

@@ -13,16 +13,16 @@ from temporalio.workflow import ActivityCancellationType
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.call_model import ModelActivities
     from turnkeeper.activities.failures import asked_again
+    from turnkeeper.features.tasks.session.tree import budgets_of
+    from turnkeeper.features.tasks.workflow.allowance import TurnAllowance
     from turnkeeper.models.context.model_context import LearnedLimit
     from turnkeeper.models.context.model_view import head_tokens
     from turnkeeper.models.errors import ErrorType, TurnFailedError, fail
     from turnkeeper.models.session.archive.index_entries import entry_of
-    from turnkeeper.models.session.tasks.tree import budgets_of
     from turnkeeper.models.texts.counted import counted
     from turnkeeper.models.transcript.model_call import ModelCall, ModelCallOutcome, ModelResponse, QuickReads
     from turnkeeper.models.transcript.trajectory import ToolResult, Usage
     from turnkeeper.workflows import activity_options
-    from turnkeeper.workflows.turn.allowance import TurnAllowance
     from turnkeeper.workflows.turn.offered_tools import OfferedTools
     from turnkeeper.workflows.turn.open_request import OpenRequest, RequestSlot
     from turnkeeper.workflows.turn.summaries import Summaries

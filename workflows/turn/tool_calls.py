@@ -20,6 +20,9 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.failures import has_worker_died
     from turnkeeper.activities.tools import ToolActivities
+    from turnkeeper.features.tasks.workflow.allowance import TurnAllowance
+    from turnkeeper.features.tasks.workflow.sub_tasks import SubTaskRunner
+    from turnkeeper.features.tasks.workflow.task_tools import TaskTools
     from turnkeeper.models.errors import TurnExitError
     from turnkeeper.models.limits import LARGE_RESULT_BYTES
     from turnkeeper.models.session.approvals import NO_DIFFERENCE, approved_file, rejection_result
@@ -27,9 +30,6 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.transcript.model_call import PreviewCall, ToolInvocation
     from turnkeeper.models.transcript.trajectory import FileChange, ModelStep, ToolCall, ToolResult
     from turnkeeper.workflows import activity_options
-    from turnkeeper.workflows.tasks.sub_tasks import SubTaskRunner
-    from turnkeeper.workflows.turn.allowance import TurnAllowance
-    from turnkeeper.workflows.turn.task_tools import TaskTools
     from turnkeeper.workflows.turn.turn_scope import TurnScope, check_cancelled
 
 

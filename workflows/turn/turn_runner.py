@@ -11,6 +11,8 @@ from collections.abc import Callable
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
+    from turnkeeper.features.tasks.workflow.allowance import TurnAllowance
+    from turnkeeper.features.tasks.workflow.sub_tasks import SubTaskRunner
     from turnkeeper.models.errors import ErrorType, TurnFailedError, TurnPausedError, TurnStoppedError, fail
     from turnkeeper.models.session.session import Session
     from turnkeeper.models.session.turn.running_turn import number_calls
@@ -18,8 +20,6 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.transcript.model_call import ModelResponse
     from turnkeeper.models.transcript.trajectory import ModelStep, ToolResult
     from turnkeeper.workflows.archiving import Archiving
-    from turnkeeper.workflows.tasks.sub_tasks import SubTaskRunner
-    from turnkeeper.workflows.turn.allowance import TurnAllowance
     from turnkeeper.workflows.turn.model_calls import ModelCalls
     from turnkeeper.workflows.turn.open_request import OpenRequest, RequestSlot
     from turnkeeper.workflows.turn.summaries import Condensing

@@ -29,6 +29,9 @@ from turnkeeper.activities.providers.offline.handlers import (
     shorten,
 )
 from turnkeeper.activities.providers.protocol import CallInfo, Delta
+from turnkeeper.features.tasks.rules.condensing import INSTRUCTION as CONDENSE_INSTRUCTION
+from turnkeeper.features.tasks.rules.condensing import TextToCondense, answer_of, read_request
+from turnkeeper.features.tasks.stores.bm25 import rank
 from turnkeeper.models.context.summary import INSTRUCTION, SUMMARY_MARK
 from turnkeeper.models.replay_text.grammar import (
     HISTORY,
@@ -38,12 +41,9 @@ from turnkeeper.models.replay_text.grammar import (
     UserEvent,
     parse_replay,
 )
-from turnkeeper.models.tasks.condensing import INSTRUCTION as CONDENSE_INSTRUCTION
-from turnkeeper.models.tasks.condensing import TextToCondense, answer_of, read_request
 from turnkeeper.models.tokens import CHARS_PER_TOKEN, estimate_tokens, tokens_of, weighted_chars
 from turnkeeper.models.transcript.model_call import CallPart, ModelRequest, ModelResponse, Part, RespondPart, ThinkPart
 from turnkeeper.models.transcript.trajectory import Usage
-from turnkeeper.stores.tasks.bm25 import rank
 
 _DEFINITE = re.compile(
     r"\d|[\w.-]/[\w.-]|`[^`]+`|[“\"][^”\"]+[”\"]|\b(?:decided|must|never|always|agreed|because|instead|failed|error)\b",

@@ -6,8 +6,8 @@ from typing import Annotated
 from pydantic import Field
 from pydantic_core import to_json
 
+from turnkeeper.features.tasks.session.task_specs import RUN_TASK_SPEC
 from turnkeeper.models.context.model_view import ModelView
-from turnkeeper.models.session.tasks.task_specs import RUN_TASK_SPEC
 from turnkeeper.models.transcript.model_call import ServerText, ToolSpec
 from turnkeeper.models.wire import MAX_CARRIED_ITEMS, Compact, Items
 

@@ -19,9 +19,9 @@ The turn of a task has the portion that the root of its tree has granted, in pla
 from dataclasses import dataclass
 from typing import NoReturn
 
+from turnkeeper.features.tasks.session.allowance import NOTHING, Allowance, Amount, Caps
 from turnkeeper.models.errors import ErrorType, fail
 from turnkeeper.models.limits import Limits
-from turnkeeper.models.session.tasks.allowance import NOTHING, Allowance, Amount, Caps
 from turnkeeper.models.transcript.trajectory import COST_DIGITS, Usage, dollars
 
 

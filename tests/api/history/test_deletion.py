@@ -12,10 +12,10 @@ from httpx import AsyncClient
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.service import RPCError, RPCStatusCode, WorkflowService
 
-from tests.api.copies.record import EXPORTS
 from tests.api.history.test_archive import deleted
 from tests.api.http.test_bad_input import problem_of
 from tests.api.waits import until_not
+from tests.features.copies.record import EXPORTS
 from tests.harness import Environment, environment
 from tests.waiting import until
 from turnkeeper.api.history.deletion import SessionDeleter

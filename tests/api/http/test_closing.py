@@ -13,7 +13,7 @@ from tests.harness import BOUND, TASK_SECONDS, Environment, patient
 from tests.waiting import until
 from turnkeeper.api.app import create_app
 from turnkeeper.api.history.transcript_reader import TranscriptReader
-from turnkeeper.api.mcp.tools import TOOLS
+from turnkeeper.features.mcp.tools import TOOLS
 from turnkeeper.models.settings.settings import Settings
 
 WAITS = {"wait", "wait_seconds"}

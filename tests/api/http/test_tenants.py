@@ -12,18 +12,18 @@ from httpx import AsyncClient, Response
 from mcp.shared.exceptions import MCPError
 from temporalio.client import Client, Interceptor, OutboundInterceptor
 
-from tests.api.auth.matrix import Column, client_of, key_of
 from tests.api.conftest import UNLIMITED, gateway, served
-from tests.api.copies.record import EXPORTS
 from tests.api.history.test_archive import deleted
-from tests.api.mcp.client import mcp_client
-from tests.api.tasks.delegating import awaited, create, mailing_sub_task
+from tests.features.access.auth.matrix import Column, client_of, key_of
+from tests.features.copies.record import EXPORTS
+from tests.features.mcp.client import mcp_client
+from tests.features.tasks.api.delegating import awaited, create, mailing_sub_task
 from tests.harness import LONG_PAUSE, TASK_SECONDS, DrivenSession, Environment, patient
 from tests.waiting import until
 from turnkeeper.api.app import create_app
-from turnkeeper.api.auth.roles import ROUTES
 from turnkeeper.api.callers import Caller
-from turnkeeper.api.mcp.tools import TOOLS
+from turnkeeper.api.roles import ROUTES
+from turnkeeper.features.mcp.tools import TOOLS
 from turnkeeper.models.ids import WorkflowId, tenant_of
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings

@@ -8,9 +8,9 @@ import pytest
 from httpx import AsyncClient
 from temporalio.client import Client
 
-from tests.api.audit.callers import ADA, BOB, client_of, gateway_of_callers
 from tests.api.http.test_bad_input import problem_of
 from tests.api.waits import until_not
+from tests.features.access.audit.callers import ADA, BOB, client_of, gateway_of_callers
 from tests.harness import BOUND, DrivenSession, Environment, asks, says
 from turnkeeper.models.session.approvals import PendingApproval
 from turnkeeper.models.session.messages import SessionInput

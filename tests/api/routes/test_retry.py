@@ -6,8 +6,8 @@ import pytest
 from httpx import AsyncClient
 from temporalio.client import Client
 
-from tests.api.audit.callers import BOB, client_of, gateway_of_callers
 from tests.api.routes.test_conversation_routes import finished, fresh
+from tests.features.access.audit.callers import BOB, client_of, gateway_of_callers
 from tests.harness import Environment, says
 from turnkeeper.activities.providers.protocol import ModelError
 

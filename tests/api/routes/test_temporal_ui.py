@@ -12,8 +12,8 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 from temporalio.client import Client
 
-from tests.api.auth.matrix import Column, client_of, key_of
 from tests.api.conftest import serving
+from tests.features.access.auth.matrix import Column, client_of, key_of
 from tests.harness import patient
 from tests.waiting import BOUND, until
 from turnkeeper.api.app import create_app

@@ -11,15 +11,15 @@ from httpx import AsyncClient
 from playwright.async_api import Browser, expect
 from temporalio.client import Client
 
-from tests.api.auth.matrix import Column, key_of
 from tests.api.conftest import served
 from tests.clients.conftest import gateway_settings
 from tests.clients.page.tab import Tab
+from tests.features.access.auth.matrix import Column, key_of
 from tests.harness import Environment, asks, says
 from turnkeeper.api.timeouts import Timeouts
+from turnkeeper.features.access.auth.logins import Logins
 from turnkeeper.models.settings.settings import ROLES, AuthSettings, Settings
 from turnkeeper.stores.database.database import StoreUnavailableError
-from turnkeeper.stores.logins import Logins
 from turnkeeper.stores.stores import Stores
 
 

@@ -7,9 +7,9 @@ from typing import Any
 from httpx import AsyncClient
 from playwright.async_api import expect
 
-from tests.api.mcp.client import McpClient, in_own_task, mcp_client
 from tests.clients.page.tab import Tab
 from tests.clients.terminal.conftest import Chat, chat, run_chat
+from tests.features.mcp.client import McpClient, in_own_task, mcp_client
 from tests.harness import Environment, asks, says
 from turnkeeper.models.transcript.model_call import ToolInvocation, ToolSpec
 from turnkeeper.models.transcript.trajectory import FileChange

@@ -3,8 +3,8 @@
 from playwright.async_api import expect
 
 from tests.clients.page.tab import Tab
+from tests.features.tasks.workflow.test_sub_tasks import DELEGATE, calls_then, delegating
 from tests.harness import Environment
-from tests.workflows.tasks.test_sub_tasks import DELEGATE, calls_then, delegating
 
 
 async def test_tsk_5_a_call_of_a_task_is_approved_on_the_page_of_its_parent(tab: Tab, env: Environment) -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from tests.clients.terminal.conftest import Chat, run_chat
 from tests.clients.terminal.test_chat import session_in
+from tests.features.tasks.workflow.test_sub_tasks import DELEGATE, calls_then, delegating, task_of
 from tests.harness import Environment
-from tests.workflows.tasks.test_sub_tasks import DELEGATE, calls_then, delegating, task_of
 
 
 async def test_tsk_5_a_task_is_shown_with_its_progress_and_the_command_to_decide_with(

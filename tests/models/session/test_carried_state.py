@@ -6,12 +6,12 @@ from typing import Any
 from pydantic import BaseModel
 
 from tests.models.builders import NOW, session
+from turnkeeper.features.tasks.session.allowance import TaskAllowance
+from turnkeeper.features.tasks.session.task_input import TaskInput
+from turnkeeper.features.tasks.session.task_state import FINDINGS_BYTES, ProgressReport
 from turnkeeper.models.session.carried_state import CarriedState
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.session import Session
-from turnkeeper.models.session.tasks.allowance import TaskAllowance
-from turnkeeper.models.session.tasks.task_input import TaskInput
-from turnkeeper.models.session.tasks.task_state import FINDINGS_BYTES, ProgressReport
 
 MOMENT = "2026-01-01T00:00:00Z"
 HISTORY = SessionInput().history.model_dump(mode="json")

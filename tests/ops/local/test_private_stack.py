@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.auth.matrix import Column, key_of
+from tests.features.access.auth.matrix import Column, key_of
 from tests.ops.conftest import needs_linux
 from tests.ops.local.test_private_files import open_to_others
 from tests.servers import odd

@@ -1,1 +1,0 @@
-"""Activities on whole sessions: copying and deleting them."""

@@ -1,1 +1,0 @@
-"""The same verbs for the AI SDK's `useChat`."""

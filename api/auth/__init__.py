@@ -1,1 +1,0 @@
-"""Who sends a request, and what that caller may do: credentials, keys, tokens and roles (API-4)."""

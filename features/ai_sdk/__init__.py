@@ -1,0 +1,1 @@
+"""The routes for the AI SDK's `useChat`."""

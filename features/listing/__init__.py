@@ -1,0 +1,1 @@
+"""Lists of sessions, and the repair of their index (API-3)."""

@@ -1,0 +1,1 @@
+"""Tasks: sessions started with the context that led to them, and sub-agents (TSK-1 to TSK-5). Needs `listing`."""

@@ -1,0 +1,231 @@
+"""Creating, reading and cancelling tasks (TSK-1 to TSK-4). The rules are in `models`."""
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+
+from turnkeeper.api.bodies import TaskMessage, chat_url, session_links
+from turnkeeper.api.callers import Caller
+from turnkeeper.api.history.transcript_reader import TranscriptReader
+from turnkeeper.api.problems import ProblemError, problem
+from turnkeeper.api.prompts.prompt_sender import PromptSender, new_prompt
+from turnkeeper.api.store_calls import read_store, seconds_from_now
+from turnkeeper.api.temporal.session_commands import SessionCommands
+from turnkeeper.api.temporal.session_reader import SessionReader
+from turnkeeper.features.access.audit.recorder import RequestAudit, field_names
+from turnkeeper.features.access.session_limits import Starts
+from turnkeeper.features.listing.lists import SessionLists, parent_of
+from turnkeeper.features.tasks.api.new_task import (
+    new_task_id,
+    note_of,
+    read_note,
+    request_digest,
+    task_input,
+)
+from turnkeeper.features.tasks.api.task_reader import CANCELLING, TaskReader
+from turnkeeper.features.tasks.rules.history_policy import HistoryPolicy
+from turnkeeper.features.tasks.rules.inheritance import MAX_PAGES, Inheritance
+from turnkeeper.features.tasks.session.task import CreateTask, PreparedTask, policy_of, prepare_task
+from turnkeeper.features.tasks.session.task_input import MEMO_KEY, TaskNote
+from turnkeeper.features.tasks.session.task_view import TaskStatus
+from turnkeeper.features.tasks.stores.bm25 import rank
+from turnkeeper.features.tasks.stores.histories import store_hand_off
+from turnkeeper.models.http_responses import Task, TaskPage, TaskReceipt
+from turnkeeper.models.ids import WorkflowId, session_id_of, sibling_id, workflow_id
+from turnkeeper.models.limits import Limits
+from turnkeeper.models.session.queue.prompts import check_text
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.stores.database.database import StoreUnavailableError
+from turnkeeper.stores.session_index import IndexedSession, IndexQuery
+from turnkeeper.stores.stores import Stores
+
+CANCEL_SECONDS = 1.5
+"""How long a cancellation waits for the task to end."""
+
+MAX_TURNS = 200
+"""Turns of the first page that is read for a task that inherits its parent's conversation."""
+
+
+class Tasks:
+    """All tasks. Methods raise `ProblemError`, `RejectedError` and `TaskValidationError`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        reader: SessionReader,
+        sessions: SessionCommands,
+        sender: PromptSender,
+        transcripts: TranscriptReader,
+        stores: Stores,
+        lists: SessionLists,
+        task_reader: TaskReader,
+    ) -> None:
+        self._settings = settings
+        self._reader = reader
+        self._sessions = sessions
+        self._sender = sender
+        self._transcripts = transcripts
+        self._stores = stores
+        self._lists = lists
+        self._tasks = task_reader
+
+    # ---- creating
+
+    async def prepare(self, task: CreateTask, *, tenant: str) -> PreparedTask:
+        """Return the first prompt of a task and what was changed; nothing is started. A parent is one of `tenant`."""
+        parent, presets = task.parent_to_inherit_from, self._settings.hand_off
+        policy = policy_of(task, presets, inherits=parent is not None)
+        inherited = await self._inheritance(workflow_id(parent, tenant=tenant), policy) if parent else None
+        # In a thread: ranking hundreds of messages takes tens of milliseconds.
+        prepare = partial(prepare_task, task, now=datetime.now(UTC), inherited=inherited, presets=presets, rank=rank)
+        prepared = await asyncio.to_thread(prepare) if policy.ranks else prepare()
+        if task.parent and not parent:
+            await self._reader.describe(workflow_id(task.parent, tenant=tenant))
+        return prepared
+
+    async def _inheritance(self, parent: WorkflowId, policy: HistoryPolicy) -> Inheritance:
+        """Return the latest messages of a session that `policy` inherits, from at most `MAX_PAGES` pages."""
+        inherited, before = Inheritance(policy), None
+        for _ in range(MAX_PAGES):
+            # Most turns have messages of all roles. Otherwise the next page is as large as possible.
+            limit = None if before else min(policy.max_read, MAX_TURNS)
+            page = await self._transcripts.page(parent, before=before, limit=limit)
+            inherited = inherited.with_older(page.messages, has_older=page.has_more)
+            if inherited.is_enough:
+                break
+            before = page.messages[0].id
+        return inherited
+
+    async def create(self, task: CreateTask, audit: RequestAudit) -> TaskReceipt:
+        """Start a task. The same `idempotency_key` returns the same task; for another request it is a 409."""
+        workflow_id = new_task_id(task, tenant=audit.caller.tenant)
+        fields = field_names(task, without=("description", "idempotency_key"))
+        starts: Starts = "unless it exists" if task.idempotency_key else "new"
+        async with audit.change("create_task", workflow_id, fields=fields, starts=starts):
+            return await self._create(workflow_id, task, audit.caller)
+
+    async def _create(self, workflow_id: WorkflowId, task: CreateTask, caller: Caller) -> TaskReceipt:
+        if task.idempotency_key:
+            receipt = await self._created_before(workflow_id, task)
+            if receipt:
+                return receipt
+            await self._transcripts.raise_if_id_was_used(workflow_id)
+        prepared = await self.prepare(task, tenant=caller.tenant)
+        parent = sibling_id(task.parent, of=workflow_id) if task.parent else None
+        prepared, to_condense = await store_hand_off(
+            self._stores.blobs, prepared, task_id=workflow_id, parent_id=parent
+        )
+        note = note_of(task, prepared)
+        start = task_input(
+            task, prepared, to_condense=to_condense, workflow_id=workflow_id, user=caller.user, settings=self._settings
+        )
+        try:
+            await self._sessions.start(
+                workflow_id,
+                start,
+                priority_key=task.priority_key,
+                memo={MEMO_KEY: note.model_dump(mode="json")},
+            )
+        except ProblemError as problem:
+            # The same request may have arrived twice at the same time.
+            receipt = await self._created_before(workflow_id, task) if problem.problem.status == 409 else None
+            if receipt is None:
+                raise
+            return receipt
+        return self._receipt(workflow_id, note, "working").model_copy(update={"warnings": prepared.warnings})
+
+    async def _created_before(self, workflow_id: WorkflowId, task: CreateTask) -> TaskReceipt | None:
+        """Return the receipt of a task that the same request created. Raises 409 if it was another request."""
+        try:
+            description = await self._reader.describe(workflow_id)
+        except ProblemError as error:
+            if error.problem.status == 404:
+                return None
+            raise
+        note = await read_note(description)
+        if note is None or note.digest != request_digest(task):
+            raise problem("idempotency-key-reused", key=task.idempotency_key or "")
+        return self._receipt(workflow_id, note, await self._status_of(workflow_id))
+
+    async def _status_of(self, workflow_id: WorkflowId) -> TaskStatus:
+        """Return a task's status in the index; without it, an open one counts as working."""
+        try:
+            finding = self._stores.index.find(workflow_id)
+            row = await read_store(finding, until=seconds_from_now(self._reader.timeouts.restore))
+        except StoreUnavailableError:
+            return "working"
+        return row.task_status or "working" if row else "working"
+
+    def _receipt(self, workflow_id: WorkflowId, note: TaskNote, status: TaskStatus) -> TaskReceipt:
+        links = session_links(self._settings, workflow_id, namespace=self._reader.client.namespace)
+        return TaskReceipt(
+            task_id=session_id_of(workflow_id),
+            workflow_id=session_id_of(workflow_id),
+            status=status,
+            url=chat_url(self._settings, workflow_id),
+            temporal_url=links.temporal,
+            context=note.context,
+            warnings=note.warnings,
+        )
+
+    # ---- reading
+
+    async def get(self, workflow_id: WorkflowId, *, wait_seconds: float = 0) -> Task:
+        """Return a task; with `wait_seconds`, once it ends or needs approval, or after that time."""
+        if wait_seconds:
+            return await self._tasks.awaited(
+                workflow_id, seconds=wait_seconds, is_due=lambda task: task.status != "working"
+            )
+        return await self._tasks.task(workflow_id)
+
+    async def list(self, query: IndexQuery, *, limit: int, cursor: str | None = None) -> TaskPage:
+        """Return a page of tasks, those with the latest activity first, as the index has them."""
+        rows, next_cursor = await self._lists.rows(replace(query, is_task=True), limit=limit, cursor=cursor)
+        return TaskPage(tasks=[self._listed(row) for row in rows], next_cursor=next_cursor)
+
+    def _listed(self, row: IndexedSession) -> Task:
+        session_id = session_id_of(row.session_id)
+        links = session_links(self._settings, row.session_id, namespace=self._reader.client.namespace)
+        return Task(
+            task_id=session_id,
+            workflow_id=session_id,
+            title=row.title,
+            status=row.task_status or "working",
+            status_message=row.message,
+            percent=row.percent,
+            parent=parent_of(row),
+            created_at=row.started_at,
+            updated_at=row.last_activity_at,
+            url=chat_url(self._settings, row.session_id),
+            temporal_url=links.temporal,
+            context=row.hand_off,
+        )
+
+    # ---- changing
+
+    async def message(self, workflow_id: WorkflowId, message: TaskMessage, audit: RequestAudit) -> str:
+        """Send a task a further prompt, and return its id; a completed task starts working again."""
+        prompt = new_prompt(message.text, message_id=message.id, mode=message.mode)
+        async with audit.change("message_task", workflow_id, message_id=prompt.id):
+            check_text(message.text, limits=Limits(), field="text")
+            await self._tasks.describe(workflow_id)
+            return await self._sender.send(workflow_id, prompt)
+
+    async def cancel(self, workflow_id: WorkflowId, *, reason: str | None = None) -> Task:
+        """Cancel a task and all tasks below it, and return it after a moment; an ended one stays as it is."""
+        description = await self._tasks.describe_if_retained(workflow_id)
+        if description is None:
+            return await self._tasks.task(workflow_id)
+        await self._sessions.cancel(workflow_id, reason=reason)
+        try:
+            # Temporal loses a query that arrives while the task's workflow closes: it is not waited for.
+            async with asyncio.timeout(2 * CANCEL_SECONDS):
+                return await self._tasks.awaited(workflow_id, seconds=CANCEL_SECONDS, is_due=lambda task: task.is_final)
+        except TimeoutError:
+            pass
+        except ProblemError as problem:
+            if problem.problem.status not in (503, 504):
+                raise
+        # Temporal has the request: a worker cancels the task, now or once one is back.
+        return await self._tasks.without_state(description, CANCELLING)

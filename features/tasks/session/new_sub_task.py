@@ -1,0 +1,173 @@
+"""The input of a sub-task (TSK-5)."""
+
+from datetime import datetime
+
+from pydantic import JsonValue
+
+from turnkeeper.features.tasks.rules.history_policy import HandOffPresets
+from turnkeeper.features.tasks.rules.inheritance import Inheritance
+from turnkeeper.features.tasks.rules.text_room import has_attachments
+from turnkeeper.features.tasks.session.allowance import Amount, Caps, TaskAllowance
+from turnkeeper.features.tasks.session.task import prepare_task
+from turnkeeper.features.tasks.session.task_arguments import RunTask
+from turnkeeper.features.tasks.session.task_input import TaskInput
+from turnkeeper.features.tasks.session.task_view import SubTask
+from turnkeeper.models.ids import PublicId
+from turnkeeper.models.session.messages import SessionInput, title_of
+from turnkeeper.models.session.session import Session
+from turnkeeper.models.transcript.model_call import CompactUsage
+from turnkeeper.models.transcript.trajectory import BlobRef
+from turnkeeper.models.wire import Compact, UtcDatetime
+
+
+class CondenseCall(Compact):
+    """Input of `condense_history`: where the texts are, and how they are condensed.
+
+    `request` is the number of the model request. The prompt may have `max_bytes` as UTF-8, and the model calls may use
+    what is left of the turn's budget; `None`: no limit.
+    """
+
+    turn: int
+    texts: BlobRef
+    model: str
+    request: int
+    max_bytes: int
+    tokens_left: int | None = None
+    cost_left: float | None = None
+
+
+class CondenseOutcome(Compact):
+    """Output of `condense_history`: the prompt with condensed texts, or `None` if no text could be condensed.
+
+    `trouble` says why texts were cut instead.
+    """
+
+    prompt: str | None = None
+    condensed: int = 0
+    trouble: str | None = None
+    usage: CompactUsage = None
+    spent: CompactUsage = None
+    """Usage of attempts without a complete answer (AGT-9)."""
+
+
+class PrepareSubTask(Compact):
+    """Input of `prepare_sub_task`: what `run_task` was called with, for the task `task_id`.
+
+    The conversation is not in it: the activity asks the session for it.
+    """
+
+    task_id: PublicId
+    args: dict[str, JsonValue]
+    presets: HandOffPresets | None = None
+    now: UtcDatetime
+
+
+class PreparedSubTask(Compact):
+    """Output of `prepare_sub_task`: the task with its context, and what was changed, in sentences.
+
+    `error`: the history is invalid, and no task can be started.
+    """
+
+    task: TaskInput = TaskInput()
+    notes: list[str] = []
+    error: str | None = None
+
+
+BACKGROUND_OPEN_SECONDS = 3_600.0
+"""How long a background task stays open for further prompts after an answer."""
+
+
+def prepare_sub_task(session: Session, request: RunTask, *, now: datetime) -> PreparedSubTask:
+    """Return the context of a task, from what the session itself knows. Raises `TaskValidationError`.
+
+    Ranking and condensing need an activity, see `needs_activity`; here its policy only cuts.
+    """
+    presets = session.config.hand_off or HandOffPresets()
+    policy = request.policy(presets)
+    policy = policy.model_copy(update={"relevant_to": False, "compress": "truncate"})
+    inherited = None
+    if request.inherits_history:
+        inherited = Inheritance(policy).with_older(session.transcript.turns, has_older=session.transcript.archived > 0)
+    request = request.model_copy(update={"history_policy": policy, "history": None})
+    prepared = prepare_task(
+        request, now=now, inherited=inherited, presets=HandOffPresets(keep_user=policy, keep_assistant=policy)
+    )
+    return PreparedSubTask(task=TaskInput(context=prepared.context, report=prepared.report), notes=prepared.notes)
+
+
+def needs_activity(session: Session, request: RunTask) -> bool:
+    """Return whether the session can't prepare the history of a task itself.
+
+    That is so if it is to be ranked or condensed, has attachments, or is partly in the archive.
+    """
+    policy, transcript = request.policy(session.config.hand_off or HandOffPresets()), session.transcript
+    if not request.inherits_history and request.conversation_history is None:
+        return False
+    if policy.ranks or policy.compress == "summarise" or has_attachments(request.conversation_history):
+        return True
+    inherited = Inheritance(policy).with_older(transcript.turns, has_older=transcript.archived > 0)
+    return request.inherits_history and (
+        not inherited.is_enough or any(turn.has_attachments for turn in transcript.turns)
+    )
+
+
+def start_sub_task(session: Session, request: RunTask, *, call_id: str) -> SubTask:
+    """Record a task of the running turn as started. Call it only if `SubTasks.rejection` is `None`."""
+    title = request.title or title_of(request.description)
+    return session.sub_tasks.start(call_id=call_id, title=title, background=request.background)
+
+
+def sub_task_input(
+    session: Session,
+    request: RunTask,
+    task: SubTask,
+    prepared: PreparedSubTask,
+    *,
+    portion: Amount,
+    seconds_left: float,
+) -> SessionInput:
+    """Return the input of a recorded task.
+
+    The task has the turn's model, tools and limits, at most the turn's remaining time, and a first portion of what the
+    root's turn may use, in place of limits of its own.
+    """
+    turn = session.turn_slot.running()
+    timeout = request.timeout or turn.limits.turn_timeout
+    limits = turn.limits.model_copy(
+        update={
+            "turn_timeout": timeout if request.background else max(1.0, min(timeout, seconds_left)),
+            "max_task_depth": max(0, turn.limits.max_task_depth - 1),
+            "max_tokens_per_turn": None,
+            "max_cost_per_turn": None,
+        }
+    )
+    return session.config.model_copy(
+        update={
+            "title": task.title,
+            "model": request.model or turn.model,
+            "limits": limits,
+            "tool_policy": turn.tool_policy,
+            "chat_url": chat_url_of(session, task),
+            "task": prepared.task.model_copy(
+                update={
+                    "parent": session.id,
+                    "reports": True,
+                    "background": request.background,
+                    "allowance": _allowance(session, portion),
+                    "open_seconds": BACKGROUND_OPEN_SECONDS if request.background else 0,
+                }
+            ),
+        }
+    )
+
+
+def _allowance(session: Session, portion: Amount) -> TaskAllowance:
+    above = session.allowance.start if session.allowance else TaskAllowance(root=session.id, depth=0)
+    caps = above.caps if session.allowance else Caps.of(session.turn_slot.running().limits)
+    return TaskAllowance(root=above.root, depth=above.depth + 1, caps=caps, portion=portion)
+
+
+def chat_url_of(session: Session, task: SubTask) -> str | None:
+    """Return the URL of a task's page; `None` if the session has none."""
+    url = session.config.chat_url
+    return url and task.task_id.join(url.rsplit(session.id, 1))

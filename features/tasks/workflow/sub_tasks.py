@@ -1,0 +1,198 @@
+"""Starts a session's tasks as child workflows, and cancels them (TSK-5).
+
+A foreground task is an ordinary child: its result becomes the result of the tool call, and it is cancelled with the
+turn. A background task outlives the run that started it; later runs of its parent only get its signals.
+
+Signals from a task to its parent session (TSK-5).
+
+At most one signal is pending, with the newest state, so a series of changes needs few signals. A pending signal
+delays continue-as-new, since Temporal would drop it.
+"""
+
+import asyncio
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import Priority, WorkflowIDReusePolicy
+from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflowError
+from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
+
+with workflow.unsafe.imports_passed_through():
+    from turnkeeper.features.tasks.activities import HandOffActivities, KeepResult, TaskTextActivities
+    from turnkeeper.features.tasks.session.new_sub_task import PreparedSubTask, PrepareSubTask
+    from turnkeeper.features.tasks.session.task_arguments import RunTask
+    from turnkeeper.features.tasks.session.task_input import DESCRIPTION_BYTES, MEMO_KEY, TaskNote
+    from turnkeeper.features.tasks.session.task_state import TaskChange, TaskOutcome
+    from turnkeeper.features.tasks.session.task_view import SubTask
+    from turnkeeper.models.bounds import head_within
+    from turnkeeper.models.ids import WorkflowId, sibling_id, tenant_of
+    from turnkeeper.models.session.messages import SessionEnd, SessionInput
+    from turnkeeper.models.session.session import Session
+    from turnkeeper.models.session.views import due_task_change
+    from turnkeeper.models.transcript.large_texts import cut_result
+    from turnkeeper.models.transcript.trajectory import BlobRef, ToolResult
+    from turnkeeper.workflows import activity_options
+    from turnkeeper.workflows.background import run_in_background
+    from turnkeeper.workflows.new_session import initial_attributes, initial_memo, initial_summary
+    from turnkeeper.workflows.turn.turn_scope import check_cancelled
+
+WORKFLOW = "AgenticAIWorkflow"
+
+SubTaskHandle = workflow.ChildWorkflowHandle[Any, SessionEnd]
+
+
+class SubTaskRunner:
+    """Runs the tasks of one session as workflows."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._workflow_id = WorkflowId(workflow.info().workflow_id)
+        self._watching: set[asyncio.Task[None]] = set()
+
+    async def start(self, request: RunTask, task: SubTask, start: SessionInput) -> SubTaskHandle:
+        """Start a task; returns once it has started. Raises `WorkflowAlreadyStartedError`."""
+        description = head_within(request.description, DESCRIPTION_BYTES)
+        note = TaskNote(description=description, context=start.task and start.task.report)
+        handle: SubTaskHandle = await workflow.start_child_workflow(
+            WORKFLOW,
+            start,
+            id=sibling_id(task.task_id, of=self._workflow_id),
+            result_type=SessionEnd,
+            cancellation_type=ChildWorkflowCancellationType.TRY_CANCEL,
+            parent_close_policy=(ParentClosePolicy.ABANDON if task.background else ParentClosePolicy.REQUEST_CANCEL),
+            id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+            task_timeout=workflow.info().task_timeout,
+            static_summary=initial_summary(start),
+            memo={**initial_memo(start, now=workflow.now()), MEMO_KEY: note.model_dump(mode="json")},
+            search_attributes=initial_attributes(start, tenant=tenant_of(self._workflow_id)),
+            priority=Priority(priority_key=request.priority_key),
+        )
+        # Otherwise the SDK logs the failure of a handle that is never awaited, as for a task cancelled with its turn.
+        handle.add_done_callback(lambda done: done.cancelled() or done.exception())
+        if task.background:
+            self._watch(task.task_id, handle)
+        return handle
+
+    async def cancel_all(self) -> None:
+        """Cancel all running tasks; errors for ended ones are ignored."""
+        cancels = [
+            workflow.get_external_workflow_handle(sibling_id(task.task_id, of=self._workflow_id)).cancel()
+            for task in self._session.sub_tasks.running
+        ]
+        await asyncio.gather(*cancels, return_exceptions=True)
+
+    def _watch(self, task_id: str, handle: SubTaskHandle) -> None:
+        """While this run lasts, record a background task's termination; every other end it signals itself."""
+
+        async def watch() -> None:
+            with suppress(ChildWorkflowError):
+                await handle
+            self._session.sub_tasks.close_task(task_id)
+
+        watching = asyncio.create_task(run_in_background(watch))
+        self._watching.add(watching)
+        watching.add_done_callback(self._watching.discard)
+
+
+async def read_text(ref: BlobRef) -> str | None:
+    """Return a text of this session that is stored by reference; `None` if it can't be read now."""
+    try:
+        text: str | None = await workflow.execute_activity_method(
+            TaskTextActivities.read_large_text,
+            ref,
+            start_to_close_timeout=activity_options.TEXT_TIMEOUT,
+            schedule_to_close_timeout=activity_options.TEXT_PATIENCE,
+            retry_policy=activity_options.ARCHIVE_RETRIES,
+            summary="large text of a task",
+        )
+    except ActivityError as error:
+        check_cancelled(error)
+        return None
+    return text
+
+
+async def keep_result(result: ToolResult, *, inline_bytes: int) -> ToolResult:
+    """Return the result, with content over `inline_bytes` by reference. While the store is down, content is cut."""
+    try:
+        return await workflow.execute_activity_method(
+            TaskTextActivities.keep_large_result,
+            KeepResult(result=result, inline_bytes=inline_bytes),
+            start_to_close_timeout=activity_options.TEXT_TIMEOUT,
+            schedule_to_close_timeout=activity_options.TEXT_PATIENCE,
+            retry_policy=activity_options.ARCHIVE_RETRIES,
+            summary="answer of a task",
+        )
+    except ActivityError as error:
+        check_cancelled(error)
+        return cut_result(result, inline_bytes=inline_bytes)
+
+
+async def with_whole_answer(outcome: TaskOutcome) -> TaskOutcome:
+    """Return the outcome with its whole answer; if the store can't be read, with the excerpt."""
+    if outcome.answer_blob is None:
+        return outcome
+    answer = await read_text(outcome.answer_blob)
+    return outcome if answer is None else outcome.model_copy(update={"answer": answer, "answer_blob": None})
+
+
+async def prepare_in_activity(call: PrepareSubTask, *, time_left: timedelta) -> PreparedSubTask | None:
+    """Return the context of a task; `None` if the activity fails."""
+    try:
+        return await workflow.execute_activity_method(
+            HandOffActivities.prepare_sub_task,
+            call,
+            start_to_close_timeout=activity_options.HAND_OFF_TIMEOUT,
+            schedule_to_close_timeout=min(time_left, activity_options.HAND_OFF_PATIENCE),
+            retry_policy=activity_options.HAND_OFF_RETRIES,
+            summary=f"history of {call.task_id}",
+        )
+    except ActivityError as error:
+        check_cancelled(error)
+        workflow.logger.warning("The history of %s is only cut: %s", call.task_id, error.cause or error)
+        return None
+
+
+PARENT_GONE = "The session that started this task has ended."
+
+
+class TaskReporter:
+    """Signals the changes of a task to its parent."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.is_sending = False
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Signal every change until this run ends."""
+        task = self._session.config.task
+        if task and task.reports:
+            self._task = asyncio.create_task(run_in_background(self._run))
+
+    async def _run(self) -> None:
+        while True:
+            await workflow.wait_condition(lambda: due_task_change(self._session) is not None)
+            await self.send()
+
+    async def send(self) -> None:
+        """Signal the latest change, if there is one. If the parent is gone, the task ends."""
+        await workflow.wait_condition(lambda: not self.is_sending)
+        change = due_task_change(self._session)
+        if change is None:
+            return
+        self.is_sending = True
+        try:
+            await self._signal(change)
+        except ApplicationError:  # Temporal reports an ended or unknown workflow as not found
+            self._session.end(PARENT_GONE, discard_queue=True, now=workflow.now())
+        finally:
+            self.is_sending = False
+        self._session.own_task.note_sent(change)
+
+    async def _signal(self, change: TaskChange) -> None:
+        start = self._session.config.task
+        if start and start.parent:
+            parent = sibling_id(start.parent, of=WorkflowId(workflow.info().workflow_id))
+            await workflow.get_external_workflow_handle(parent).signal("task_changed", change)
