@@ -10,7 +10,7 @@ import math
 import re
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from urllib.parse import parse_qs
 
@@ -20,10 +20,11 @@ from fastapi import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from turnkeeper.api.callers import LOCAL, Caller, caller_of
+from turnkeeper.api.changes import ChangeObserver, Refusal
 from turnkeeper.api.http.origin_check import EXEMPT_PATHS
 from turnkeeper.api.http.problem_responses import problem_response
 from turnkeeper.api.problems import LimitName, ProblemError, problem
-from turnkeeper.api.refusals import note_refusal
+from turnkeeper.api.roles import NO_ROUTE, RequestedRoute
 from turnkeeper.models.settings.settings import Settings
 
 DEFAULTS: dict[LimitName, float] = {
@@ -116,8 +117,11 @@ class RequestRates:
 class RateLimitMiddleware:
     """Rejects requests beyond the caller's rate, and streams beyond the caller's number (429)."""
 
-    def __init__(self, app: ASGIApp, *, settings: Settings, rates: RequestRates) -> None:
+    def __init__(
+        self, app: ASGIApp, *, observers: Sequence[ChangeObserver], settings: Settings, rates: RequestRates
+    ) -> None:
         self._app = app
+        self._observers = observers
         self._settings = settings
         self._rates = rates
         self._streams = Counter[str]()
@@ -133,7 +137,8 @@ class RateLimitMiddleware:
         try:
             self._check(caller, is_stream=is_stream)
         except ProblemError as error:
-            note_refusal(scope, caller, 429)
+            route: RequestedRoute = scope["state"].get("route", NO_ROUTE)
+            Refusal(caller, route.name, 429, route.session_id).show(self._observers)
             await problem_response(error)(scope, receive, send)
             return
         self._streams[caller.id] += is_stream

@@ -41,8 +41,8 @@ from turnkeeper.features.mcp.results import (
 from turnkeeper.features.mcp.tasks import (
     Context,
     TasksExtension,
-    audit_of_call,
     caller_of_call,
+    changes_of_call,
     is_declared,
     read_prompt_task,
 )
@@ -114,11 +114,10 @@ async def _check_role(services: Services, ctx: Context, call_next: CallNext) -> 
         return None  # a notification, which has no answer
     if role is None:
         raise MCPError(METHOD_NOT_FOUND, "Method not found", ctx.method)
-    caller = caller_of_call(ctx)
     try:
-        require(caller, role)
+        with changes_of_call(services, ctx, operation=f"mcp:{ctx.method}").whole(must_change=False) as changes:
+            require(changes.caller, role)
     except ProblemError as error:
-        services.audit.note_refusal(caller, operation=f"mcp:{ctx.method}", status=403, session_id=None)
         raise rpc_error(error) from error
     return await call_next(ctx)
 
@@ -134,16 +133,16 @@ class ToolCalls:
         tool = TOOLS.get(ALIASES.get(params.name, params.name))
         if tool is None:
             raise MCPError(INVALID_PARAMS, f"There is no tool {params.name[:60]!r}.")
-        audit = audit_of_call(self._services, context, operation=f"mcp:{tool.name}")
+        changes = changes_of_call(self._services, context, operation=f"mcp:{tool.name}")
         try:
-            with audit.whole(must_record=not tool.hints.read_only_hint):
+            with changes.whole(must_change=not tool.hints.read_only_hint):
                 try:
                     arguments = tool.arguments.model_validate(params.arguments or {})
                 except ValidationError as error:
                     raise arguments_error(error) from error
-                require(audit.caller, tool.role)
-                require_for_fields(audit.caller, arguments)
-                answer = await tool.run(self._services, audit, arguments)
+                require(changes.caller, tool.role)
+                require_for_fields(changes.caller, arguments)
+                answer = await tool.run(self._services, changes, arguments)
             if not isinstance(answer, Work):
                 return tool_result(answer)
             return await self._handle_of(answer, context) or await self._result_of(answer)

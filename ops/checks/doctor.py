@@ -7,16 +7,17 @@ import os
 import platform
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 from sqlalchemy import URL, Connection, make_url
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from turnkeeper.features.access.keys_command import HOW_TO_CREATE_KEY, NO_VALID_KEY, lacks_key
+from turnkeeper.clients.terminal.command_options import Gateway
+from turnkeeper.features import enabled
+from turnkeeper.features.commands_feature import Finding
 from turnkeeper.models.command_line import command_line
 from turnkeeper.models.ids import split_model
 from turnkeeper.models.settings.mcp_config import DEFAULT_FILE as MCP_FILE
@@ -34,7 +35,6 @@ from turnkeeper.models.texts.counted import counted
 from turnkeeper.ops.checks.worker_report import WorkerReport
 from turnkeeper.ops.local.dev_server import is_in_use
 from turnkeeper.ops.local.ports import is_free
-from turnkeeper.ops.local.supervisor import Gateway
 from turnkeeper.ops.local.temporal_binary import INSTALL, NoBinaryError, find_binary, server_version
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.database.rows import insert_missing
@@ -76,22 +76,12 @@ _SDK = {"anthropic": "anthropic", "openai": "openai", "openai-chat": "openai"}
 """The package that each provider needs; the extra that installs it has the same name."""
 
 
-@dataclass(frozen=True)
-class Finding:
-    """The result of one check. `unknown`: an earlier finding has to be fixed first."""
-
-    subject: str
-    state: Literal["good", "broken", "unknown"]
-    message: str
-    fix: str = ""
-
-
 async def examine() -> AsyncIterator[Finding]:
     """Yield the result of each check; what others depend on comes first."""
     yield _python()
     try:
         settings = load_settings()
-        endpoint = find_endpoint(settings)
+        endpoint, features = find_endpoint(settings), enabled(settings)
     except (SettingsError, TemporalAccessError) as error:
         yield _broken("settings", str(error))
         return
@@ -100,8 +90,9 @@ async def examine() -> AsyncIterator[Finding]:
     yield _state_dir(settings)
     yield _workspace(settings)
     yield await _archive(settings)
-    if settings.auth.keys:
-        yield await _keys(settings)
+    for feature in features:
+        if feature.commands and (finding := await feature.commands.check(settings)):
+            yield finding
     yield await _partial_output(settings, endpoint)
     yield _model(settings)
     for finding in _refused_parts(settings):
@@ -195,16 +186,6 @@ async def _archive(settings: Settings) -> Finding:
         fix = "repair or move the file" if file else "check that PostgreSQL runs and has this database and user"
         return _broken("archive", f"{str(error).removesuffix('.')}, at {address}", f"{fix}, or set archive_url")
     return _good("archive", address)
-
-
-async def _keys(settings: Settings) -> Finding:
-    try:
-        if await lacks_key(settings):
-            command = command_line("keys", "create", "--role", "admin")
-            return _broken("keys", NO_VALID_KEY, HOW_TO_CREATE_KEY.format(command=command))
-    except (SettingsError, StoreUnavailableError):
-        return Finding("keys", "unknown", "the archive can't be read")
-    return _good("keys", "callers need one, and there is one")
 
 
 def _archive_url(settings: Settings) -> URL:

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
-from turnkeeper.api.dependencies import AuditDep, BlobHash, ServicesDep, SessionId
+from turnkeeper.api.dependencies import BlobHash, ChangesDep, ServicesDep, SessionId
 from turnkeeper.api.http.etags import matches
 from turnkeeper.api.http.limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.openapi import SESSION, errors
@@ -68,7 +68,7 @@ async def upload_attachment(
     request: Request,
     response: Response,
     services: ServicesDep,
-    audit: AuditDep,
+    changes: ChangesDep,
     workflow_id: SessionId,
     name: Name = None,
 ) -> Any:
@@ -92,7 +92,7 @@ async def upload_attachment(
         raise invalid(_FIELDS.get(wrong[0], "body"), wrong[1])
     if wrong_content := check_content(content, attachment.media_type):
         raise invalid("body", wrong_content)
-    async with audit.change("upload", workflow_id):
+    async with changes.begin("upload", workflow_id):
         await services.attachments.store(workflow_id, {attachment.hash or "": content})
     response.headers["Location"] = attachment_path(workflow_id, attachment.hash or "")
     return attachment

@@ -17,6 +17,7 @@ from tests.clients.page.tab import Tab
 from tests.features.access.auth.matrix import Column, key_of
 from tests.harness import Environment, asks, says
 from turnkeeper.api.timeouts import Timeouts
+from turnkeeper.features.access.auth.api_keys import ApiKeys
 from turnkeeper.features.access.auth.logins import Logins
 from turnkeeper.models.settings.settings import ROLES, AuthSettings, Settings
 from turnkeeper.stores.database.database import StoreUnavailableError
@@ -66,7 +67,7 @@ async def test_api_4_the_page_asks_for_a_key_says_who_one_is_and_forgets_the_key
     await key_field.press("Enter")
     await expect(page.locator("#me")).to_have_text("Rob · reader")
     async with Stores.of(settings) as stores:
-        await stores.api_keys.revoke(key.split("_")[1], now=datetime.now(UTC))
+        await ApiKeys(stores.database).revoke(key.split("_")[1], now=datetime.now(UTC))
     await page.get_by_label("Search sessions").fill("after the key was revoked")
     await expect(dialog).to_be_visible()
 
@@ -93,7 +94,7 @@ async def test_api_4_nobody_sends_or_sees_what_another_person_wrote_in_the_same_
     await expect(page.locator("#me")).to_have_text("Ann · writer")
     await locked_tab.text.fill("from Ann")
     async with Stores.of(settings) as stores:
-        await stores.api_keys.revoke(ann.split("_")[1], now=datetime.now(UTC))
+        await ApiKeys(stores.database).revoke(ann.split("_")[1], now=datetime.now(UTC))
     await locked_tab.text.press("Enter")  # at once: the page's own requests are refused from now on, too
     await expect(page.get_by_role("dialog", name="Log in")).to_be_visible()
     await expect(page.locator("#queue-list > li")).to_have_count(1)

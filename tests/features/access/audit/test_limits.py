@@ -88,7 +88,7 @@ async def test_api_4_requests_beyond_the_rate_are_refused_and_each_caller_has_a_
     endless = Endless()
     endless.end.set()
     settings = Settings(rate_limit=2)
-    app = RateLimitMiddleware(endless, settings=settings, rates=RequestRates(settings, clock=lambda: now))
+    app = RateLimitMiddleware(endless, observers=(), settings=settings, rates=RequestRates(settings, clock=lambda: now))
     assert [await answer_of(app, "/workflow/a") for _ in range(10)] == [200] * 8 + [429] * 2
     assert await answer_of(app, "/workflow/a", BOB) == 200
     assert await answer_of(app, "/healthz") == 200
@@ -101,7 +101,7 @@ async def test_api_4_requests_beyond_the_rate_are_refused_and_each_caller_has_a_
 async def test_api_4_streams_and_waiting_requests_beyond_the_number_are_refused_until_one_ends():
     endless = Endless()
     settings = Settings(max_streams_per_key=3)
-    app = RateLimitMiddleware(endless, settings=settings, rates=RequestRates(settings))
+    app = RateLimitMiddleware(endless, observers=(), settings=settings, rates=RequestRates(settings))
     paths = (("/workflow/a/events", b""), ("/api/chat", b""), ("/tasks/a", b"wait_seconds=60"))
     streams = [asyncio.create_task(answer_of(app, path, query=query)) for path, query in paths]
     await run_other_tasks()

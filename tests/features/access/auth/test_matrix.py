@@ -11,7 +11,7 @@ from fastapi.routing import APIRoute, iter_route_contexts
 
 from tests.features.access.auth.matrix import COLUMNS, Column, client_of, key_of, outcome_of
 from turnkeeper.api.app import create_app
-from turnkeeper.api.dependencies import AuditDep, CallerDep, get_audit
+from turnkeeper.api.dependencies import CallerDep, ChangesDep, get_changes
 from turnkeeper.api.roles import MCP_METHODS, ROUTES, route_patterns
 from turnkeeper.features.mcp.endpoint import McpEndpoint
 from turnkeeper.features.mcp.tools import TOOLS
@@ -37,32 +37,13 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     return Settings(state_dir=tmp_path_factory.mktemp("state"), auth={"keys": True})
 
 
-class Unrecorded:
-    """Stands for the audit and the limits of a gateway without a store: it lets everything through."""
-
-    async def check(self, *_: object) -> None:
-        pass
-
-    async def begin(self, *_: object) -> None:
-        pass
-
-    def finish(self, *_: object, **__: object) -> None:
-        pass
-
-    async def record_once(self, *_: object, **__: object) -> None:
-        pass
-
-    def note_refusal(self, *_: object, **__: object) -> None:
-        pass
-
-
 @pytest.fixture(scope="module")
 def app(settings: Settings) -> Iterator[FastAPI]:
     """A gateway that is never started: what gets through the check fails after it, but not with 401 or 403."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(McpEndpoint, "_started", None)  # it would wait for the start
         app = create_app(settings)
-        app.state.services = SimpleNamespace(audit=Unrecorded(), limits=Unrecorded())
+        app.state.services = SimpleNamespace(observers=[])
         yield app
 
 
@@ -88,7 +69,7 @@ def test_api_4_every_route_that_changes_something_has_the_audit(app: FastAPI) ->
         for route in routes
         if isinstance(route, APIRoute)
         and not route.methods <= {"GET", "HEAD"}
-        and get_audit not in {dependency.call for dependency in route.dependant.dependencies}
+        and get_changes not in {dependency.call for dependency in route.dependant.dependencies}
     }
     assert without == UNCHANGING
 
@@ -98,11 +79,11 @@ async def test_api_4_a_change_that_its_handler_leaves_out_of_the_audit_is_an_err
 ) -> None:
     monkeypatch.setitem(ROUTES, "POST /new", "writer")
     app = create_app(settings)
-    app.state.services = SimpleNamespace(audit=Unrecorded(), limits=Unrecorded())
+    app.state.services = SimpleNamespace(observers=[])
 
-    async def change(audit: AuditDep, *, is_said: bool) -> None:
+    async def change(changes: ChangesDep, *, is_said: bool) -> None:
         if is_said:
-            async with audit.change("end", None):
+            async with changes.begin("end", None):
                 pass
 
     app.add_api_route("/new", change, methods=["POST"], operation_id="change")
