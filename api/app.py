@@ -7,7 +7,7 @@ from importlib.metadata import version
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Route
 from starlette.types import Lifespan
 from temporalio.client import Client
 
@@ -24,6 +24,7 @@ from turnkeeper.api.http.origin_check import OriginCheckMiddleware
 from turnkeeper.api.http.problem_responses import install_problem_handlers
 from turnkeeper.api.http.response_headers import ResponseHeadersMiddleware
 from turnkeeper.api.http.server import ClosingMiddleware, StalledStreamMiddleware
+from turnkeeper.api.roles import RouteFinder, access
 from turnkeeper.api.routes import api_docs, approvals, context, conversation, health, markdown, me, page, sessions
 from turnkeeper.api.routes.contents import attachments, blobs
 from turnkeeper.api.routes.temporal_ui import WebUi
@@ -86,7 +87,7 @@ def create_app(
             await web_ui.close()
             await services.close()
 
-    app = _Gateway(lifespan, _routes(*features))
+    app = _Gateway(lifespan, _routes(*features), settings)
     own = (feature.authenticator(settings, stores, timeouts) for feature in features)
     app.state.authenticator = next(filter(None, own), LocalAuthenticator())
     app.state.closing, app.state.timeouts, app.state.rates = closing, timeouts, RequestRates(settings)
@@ -101,7 +102,7 @@ def create_app(
 
 
 class _Gateway(FastAPI):
-    def __init__(self, lifespan: Lifespan[FastAPI], routes: Sequence[BaseRoute]) -> None:
+    def __init__(self, lifespan: Lifespan[FastAPI], routes: Sequence[BaseRoute], settings: Settings) -> None:
         super().__init__(
             title="Turnkeeper",
             version=version("turnkeeper"),
@@ -113,16 +114,27 @@ class _Gateway(FastAPI):
             docs_url=None,
             redoc_url=None,
         )
+        self.finder = RouteFinder(self.routes, settings)
+
+    def setup(self) -> None:
+        super().setup()
+        for route in self.routes:
+            if isinstance(route, Route) and route.path == self.openapi_url:
+                access("reader")(route.endpoint)
 
     def openapi(self) -> dict[str, Any]:
-        return with_media_types(super().openapi())
+        document = with_media_types(super().openapi())
+        for route in self.finder.all:
+            if operation := document["paths"].get(route.path, {}).get(route.method.lower()):
+                operation["x-role"] = route.access
+        return document
 
 
-def _add_middleware(app: FastAPI, settings: Settings, observers: Sequence[ChangeObserver]) -> None:
+def _add_middleware(app: _Gateway, settings: Settings, observers: Sequence[ChangeObserver]) -> None:
     state = app.state
     app.add_middleware(CompressionMiddleware)
     app.add_middleware(HeadRequestMiddleware)
-    app.add_middleware(BodyLimitMiddleware, max_import_bytes=settings.api_max_import_bytes)
+    app.add_middleware(BodyLimitMiddleware)
     app.add_middleware(StalledStreamMiddleware, timeouts=state.timeouts)
     app.add_middleware(RateLimitMiddleware, observers=observers, settings=settings, rates=state.rates)
     # The middleware that is added last runs first: a foreign request must not cost anything.
@@ -131,7 +143,7 @@ def _add_middleware(app: FastAPI, settings: Settings, observers: Sequence[Change
         authenticator=state.authenticator,
         observers=observers,
         rates=state.rates,
-        routes=app.routes,
+        finder=app.finder,
     )
     app.add_middleware(OriginCheckMiddleware, settings=settings)
     app.add_middleware(page.ProblemPageMiddleware)

@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 import anyio
 from starlette.datastructures import Headers
-from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from turnkeeper.api.callers import LOCAL, LOCAL_IDENTITY, Identity
@@ -15,7 +14,7 @@ from turnkeeper.api.changes import ChangeObserver, Refusal, changes_something
 from turnkeeper.api.http.limits import RequestRates
 from turnkeeper.api.http.problem_responses import problem_response
 from turnkeeper.api.problems import ProblemError, problem, problem_of
-from turnkeeper.api.roles import RequestedRoute, RouteAccess, require
+from turnkeeper.api.roles import RequestedRoute, RouteFinder, require
 from turnkeeper.stores.database.database import StoreUnavailableError
 
 POLICY_VIOLATION = 1008
@@ -73,13 +72,13 @@ class AuthenticationMiddleware:
         authenticator: Authenticator,
         observers: Sequence[ChangeObserver],
         rates: RequestRates,
-        routes: list[BaseRoute],
+        finder: RouteFinder,
     ) -> None:
         self._app = app
         self._authenticator = authenticator
         self._observers = observers
         self._rates = rates
-        self._access = RouteAccess(routes)
+        self._finder = finder
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -87,7 +86,7 @@ class AuthenticationMiddleware:
         elif scope["type"] == "websocket":  # there are none
             await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": ""})
         else:
-            route = self._access.route_of(scope)
+            route = self._finder.find(scope)
             scope = {**scope, "state": {**scope.get("state", {}), "route": route}}
             try:
                 identity = await self._admitted(scope, route)
@@ -103,9 +102,9 @@ class AuthenticationMiddleware:
     async def _admitted(self, scope: Scope, route: RequestedRoute) -> Identity | None:
         """Return who may use the route; `None`: everybody. Raises `ProblemError` and `StoreUnavailableError`."""
         try:
-            access = self._access.access_to(route)
+            access = route.access
         except ProblemError:
-            # A stranger learns nothing of routes, not even that one is missing in the table.
+            # A stranger learns nothing of routes, not even that one has no role.
             await self._authenticator.identify(Headers(scope=scope))
             raise
         if access == "open":

@@ -4,6 +4,7 @@ from fastapi import APIRouter
 
 from turnkeeper.api.dependencies import CallId, ChangesDep, ServicesDep, SessionId
 from turnkeeper.api.http.openapi import WORKER, errors
+from turnkeeper.api.roles import access
 from turnkeeper.models.http_responses import ApprovalDecided
 from turnkeeper.models.ids import session_id_of
 from turnkeeper.models.session.approvals import Decision, PendingApprovals, ResolveApproval
@@ -12,6 +13,7 @@ router = APIRouter(tags=["approvals"])
 
 
 @router.get("/workflow/{id}/approvals", operation_id="get_pending_approvals", responses=errors(*WORKER))
+@access("reader")
 async def get_pending_approvals(services: ServicesDep, workflow_id: SessionId) -> PendingApprovals:
     """List the tool calls that wait for approval, with their arguments and deadlines.
 
@@ -25,6 +27,7 @@ async def get_pending_approvals(services: ServicesDep, workflow_id: SessionId) -
     operation_id="resolve_approval",
     responses=errors(*WORKER, "too-large", "session-ended", "unknown-call", "not-awaiting-approval", "other-arguments"),
 )
+@access("approver")
 async def resolve_approval(
     services: ServicesDep, changes: ChangesDep, workflow_id: SessionId, call_id: CallId, body: Decision
 ) -> ApprovalDecided:

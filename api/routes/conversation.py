@@ -16,12 +16,12 @@ from turnkeeper.api.dependencies import ChangesDep, MessageId, ServicesDep, Sess
 from turnkeeper.api.http.authentication import until_credential_ends
 from turnkeeper.api.http.etags import matches, poll_etag
 from turnkeeper.api.http.event_stream import EventStreamResponse
-from turnkeeper.api.http.limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.openapi import PROMPT, WORKER, errors
 from turnkeeper.api.live.feed import EVENT_ID_PATTERN, Event, UpdateEvent, WaitingPrompts, cursor_of
 from turnkeeper.api.problems import Problem, invalid
 from turnkeeper.api.prompts.attachments import attachments_of
 from turnkeeper.api.prompts.prompt_sender import chat_session_id, new_prompt, retry_prompt
+from turnkeeper.api.roles import MAX_HISTORY_BYTES, access
 from turnkeeper.api.services import Services
 from turnkeeper.models.http_responses import (
     ConversationResponse,
@@ -102,6 +102,7 @@ _PREFERRED_WAIT = re.compile(r"(?:^|,)\s*wait\s*=\s*\"?([0-9]{1,9})\"?\s*(?:[,;]
         **errors(*PROMPT, "session-exists", "state-full", "not-waiting"),
     },
 )
+@access("writer")
 async def send_prompt(
     request: Request,
     services: ServicesDep,
@@ -142,6 +143,7 @@ async def send_prompt(
     operation_id="retry_turn",
     responses={**ACCEPTED, **errors(*WORKER, *PROMPT, "unknown-turn", "not-failed", "archive-unavailable")},
 )
+@access("writer")
 async def retry_turn(
     services: ServicesDep,
     changes: ChangesDep,
@@ -168,6 +170,7 @@ async def retry_turn(
     operation_id="chat",
     responses={**ACCEPTED, **errors(*PROMPT, "session-exists")},
 )
+@access("writer")
 async def chat(
     services: ServicesDep,
     changes: ChangesDep,
@@ -201,6 +204,7 @@ async def chat(
         **errors(*WORKER),
     },
 )
+@access("reader")
 async def get_conversation(
     services: ServicesDep,
     workflow_id: SessionId,
@@ -280,6 +284,7 @@ async def open_feed(
         **errors(*WORKER),
     },
 )
+@access("reader")
 async def watch_session(services: ServicesDep, feed: Annotated[OpenFeed, Depends(open_feed)]) -> Response:
     """Watch a session live: server-sent events that resume at `Last-Event-ID` without loss or repetition.
 
@@ -309,6 +314,7 @@ async def watch_session(services: ServicesDep, feed: Annotated[OpenFeed, Depends
     operation_id="get_full_conversation",
     responses=errors(*WORKER, "unknown-turn", "archive-unavailable"),
 )
+@access("reader")
 async def get_full_conversation(
     services: ServicesDep,
     workflow_id: SessionId,
@@ -326,6 +332,7 @@ async def get_full_conversation(
 
 
 @router.get("/workflow/{id}/queue", operation_id="get_queue", responses=errors(*WORKER))
+@access("reader")
 async def get_queue(services: ServicesDep, workflow_id: SessionId) -> QueueView:
     """Return the queued prompts with their positions, and the last 200 fates."""
     return await services.reader.queue(workflow_id)
@@ -336,6 +343,7 @@ async def get_queue(services: ServicesDep, workflow_id: SessionId) -> QueueView:
     operation_id="get_prompt_fate",
     responses=errors(*WORKER, "unknown-prompt", "archive-unavailable"),
 )
+@access("reader")
 async def get_prompt_fate(services: ServicesDep, workflow_id: SessionId, message_id: MessageId) -> PromptFate:
     """Return the fate of any prompt that was ever accepted, even if the session has ended.
 
@@ -350,6 +358,7 @@ async def get_prompt_fate(services: ServicesDep, workflow_id: SessionId, message
     operation_id="withdraw_prompt",
     responses=errors(*WORKER, "session-ended", "unknown-prompt", "not-waiting"),
 )
+@access("writer")
 async def withdraw_prompt(
     services: ServicesDep, changes: ChangesDep, workflow_id: SessionId, message_id: MessageId
 ) -> None:

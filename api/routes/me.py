@@ -7,6 +7,7 @@ from turnkeeper.api.http.authentication import Authenticator
 from turnkeeper.api.http.limits import RequestRates
 from turnkeeper.api.http.openapi import OPEN, errors
 from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.roles import access
 from turnkeeper.models.http_responses import CallerDescription, Me
 
 router = APIRouter(tags=["login"])
@@ -15,6 +16,7 @@ router = APIRouter(tags=["login"])
 @router.get(
     "/me", operation_id="get_me", responses=errors(*OPEN, "archive-unavailable", "issuer-unavailable", "rate-limited")
 )
+@access("open")
 async def get_me(request: Request) -> Me:
     """Return who the request's key or token, or the page's login, makes the caller; null without a valid one."""
     authenticator: Authenticator = request.app.state.authenticator

@@ -9,12 +9,11 @@ from turnkeeper.api.bodies import Cancel, ConfigureBody, End, StartSession, requ
 from turnkeeper.api.changes import Starts, field_names
 from turnkeeper.api.dependencies import ChangesDep, ServicesDep, SessionId
 from turnkeeper.api.history.visible_sessions import visible_session
-from turnkeeper.api.http.limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.openapi import SERVER, SESSION, WORKER, errors
 from turnkeeper.api.problems import problem
 from turnkeeper.api.prompts.attachments import attachments_of
 from turnkeeper.api.prompts.prompt_sender import new_prompt
-from turnkeeper.api.roles import require_for_fields
+from turnkeeper.api.roles import MAX_HISTORY_BYTES, access, require_for_fields
 from turnkeeper.models.http_responses import (
     Cancelling,
     DeletionReceipt,
@@ -42,6 +41,7 @@ router = APIRouter(tags=["sessions"])
     operation_id="start_session",
     responses=errors(*SERVER, "too-large", "session-exists"),
 )
+@access("writer")
 async def start_session(
     services: ServicesDep,
     changes: ChangesDep,
@@ -72,6 +72,7 @@ async def start_session(
 
 
 @router.get("/workflow/{id}", operation_id="describe_session", responses=errors(*WORKER))
+@access("reader")
 async def describe_session(services: ServicesDep, workflow_id: SessionId) -> SessionDescription:
     """Describe a session: configuration, status and usage. It is `stuck` if its workflow task keeps failing."""
     description = await services.reader.describe_if_retained(workflow_id)
@@ -90,6 +91,7 @@ async def describe_session(services: ServicesDep, workflow_id: SessionId) -> Ses
     operation_id="configure_session",
     responses=errors(*WORKER, "too-large", "session-ended"),
 )
+@access("writer")
 async def configure_session(
     services: ServicesDep, changes: ChangesDep, workflow_id: SessionId, body: ConfigureBody
 ) -> SessionChanged:
@@ -106,6 +108,7 @@ async def configure_session(
     operation_id="cancel_turn",
     responses=errors(*WORKER, "too-large", "session-ended", "not-running"),
 )
+@access("writer")
 async def cancel_turn(
     services: ServicesDep, changes: ChangesDep, workflow_id: SessionId, body: Cancel | None = None
 ) -> Cancelling:
@@ -131,6 +134,7 @@ async def cancel_turn(
     operation_id="end_session",
     responses=errors(*SESSION, "too-large", "session-ended"),
 )
+@access("writer")
 async def end_session(
     services: ServicesDep, changes: ChangesDep, workflow_id: SessionId, body: End | None = None
 ) -> SessionChanged:
@@ -152,6 +156,7 @@ async def end_session(
         **errors(*SESSION, "archive-unavailable", "deletion-refused"),
     },
 )
+@access("admin")
 async def delete_session(
     services: ServicesDep, changes: ChangesDep, workflow_id: SessionId, response: Response
 ) -> DeletionReceipt:

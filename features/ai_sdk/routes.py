@@ -15,11 +15,10 @@ from turnkeeper.api.bodies import default_input
 from turnkeeper.api.changes import RequestChanges
 from turnkeeper.api.dependencies import ChangesDep, ServicesDep, SessionId
 from turnkeeper.api.http.event_stream import EVENT_STREAM, EventStreamResponse
-from turnkeeper.api.http.limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.openapi import PROMPT, SERVER, WORKER, errors
 from turnkeeper.api.problems import ProblemError, invalid, problem
 from turnkeeper.api.prompts.prompt_sender import new_prompt, retry_prompt, retry_prompt_id
-from turnkeeper.api.roles import require
+from turnkeeper.api.roles import MAX_HISTORY_BYTES, access, require
 from turnkeeper.api.services import Services
 from turnkeeper.features.ai_sdk.chunks import ANSWER_RESTARTED, UIMessageChunk, chunk_for_version_6
 from turnkeeper.features.ai_sdk.messages import AnswerMessage, PostChat, UIMessage, UserMessage, messages_of
@@ -83,6 +82,7 @@ ClientVersion = Annotated[
         ),
     },
 )
+@access("writer")
 async def ai_sdk_chat(
     services: ServicesDep, changes: ChangesDep, body: PostChat, version: ClientVersion = "7"
 ) -> Response:
@@ -113,6 +113,7 @@ async def ai_sdk_chat(
         **errors(*SERVER, "no-worker", "session-stuck"),
     },
 )
+@access("reader")
 async def ai_sdk_resume(services: ServicesDep, workflow_id: SessionId, version: ClientVersion = "7") -> Response:
     """Stream the running turn of an AI SDK chat, from its beginning.
 
@@ -131,6 +132,7 @@ async def ai_sdk_resume(services: ServicesDep, workflow_id: SessionId, version: 
     operation_id="ai_sdk_messages",
     responses=errors(*WORKER, "unknown-turn", "archive-unavailable"),
 )
+@access("reader")
 async def ai_sdk_messages(
     services: ServicesDep,
     workflow_id: SessionId,

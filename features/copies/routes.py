@@ -11,6 +11,7 @@ from turnkeeper.api.changes import Starts
 from turnkeeper.api.dependencies import ChangesDep, ServicesDep, SessionId
 from turnkeeper.api.http.openapi import SESSION, WORKER, errors
 from turnkeeper.api.problems import invalid
+from turnkeeper.api.roles import access
 from turnkeeper.features.copies.copying import SessionCopier
 from turnkeeper.features.copies.document.document import FORMAT, VERSION
 from turnkeeper.features.copies.exporting import SessionExporter
@@ -55,6 +56,7 @@ _DOCUMENT: dict[str, Any] = {
         **errors(*WORKER, "archive-unavailable"),
     },
 )
+@access("reader")
 async def export_session(
     services: ServicesDep,
     changes: ChangesDep,
@@ -85,6 +87,7 @@ async def export_session(
     responses=errors(*SESSION, "too-large", "session-exists", "archive-unavailable"),
     openapi_extra=_DOCUMENT,
 )
+@access("writer", max_body=lambda settings: settings.api_max_import_bytes)
 async def import_session(
     request: Request,
     services: ServicesDep,
@@ -114,6 +117,7 @@ async def import_session(
     operation_id="fork_session",
     responses=errors(*WORKER, "too-large", "session-exists", "unknown-turn", "archive-unavailable"),
 )
+@access("writer")
 async def fork_session(
     services: ServicesDep,
     changes: ChangesDep,
@@ -137,6 +141,7 @@ async def fork_session(
 
 
 @router.get("/workflow/{id}/copy", operation_id="get_copy", responses=errors(*SESSION))
+@access("reader")
 async def get_copy(services: ServicesDep, workflow_id: SessionId) -> CopyReceipt:
     """Return the receipt of the fork or import that the session is from; 404 if it is from none. Needs no worker."""
     return await services.get(SessionCopier).receipt(workflow_id)

@@ -24,9 +24,8 @@ from mcp_types import (
 from pydantic import ValidationError
 from starlette.types import ASGIApp
 
-from turnkeeper.api.http.limits import MAX_HISTORY_BYTES
 from turnkeeper.api.problems import ProblemError
-from turnkeeper.api.roles import MCP_METHODS, require, require_for_fields
+from turnkeeper.api.roles import MAX_HISTORY_BYTES, require, require_for_fields
 from turnkeeper.api.services import Services
 from turnkeeper.features.mcp.results import (
     EXPECTED,
@@ -47,6 +46,7 @@ from turnkeeper.features.mcp.tasks import (
     read_prompt_task,
 )
 from turnkeeper.features.mcp.tools import ALIASES, TOOLS, Work
+from turnkeeper.models.settings.settings import Role
 from turnkeeper.stores.database.database import StoreUnavailableError
 
 log = logging.getLogger(__name__)
@@ -55,6 +55,20 @@ INSTRUCTIONS = (
     "Durable agents. create_task gives work to an agent and returns at once; get_task with wait_seconds waits for its "
     "result. Tasks go on when this connection ends. Calls of tools that change something may wait for a person."
 )
+
+METHODS: dict[str, Role] = {
+    "initialize": "reader",
+    "notifications/initialized": "reader",
+    "notifications/cancelled": "reader",
+    "ping": "reader",
+    "server/discover": "reader",
+    "tools/list": "reader",
+    "tools/call": "reader",  # each tool has a role of its own
+    "tasks/get": "reader",
+    "tasks/update": "approver",
+    "tasks/cancel": "writer",
+}
+"""The role that each method needs; any other method is refused."""
 
 LIST_MILLIS = 3_600_000
 """How long a client may cache the list of tools."""
@@ -109,7 +123,7 @@ async def _hide_internals(ctx: Context, call_next: CallNext) -> HandlerResult:
 
 async def _check_role(services: Services, ctx: Context, call_next: CallNext) -> HandlerResult:
     """Reject methods that the caller's role may not use, and those that no role is listed for."""
-    role = MCP_METHODS.get(ctx.method)
+    role = METHODS.get(ctx.method)
     if role is None and ctx.request_id is None:
         return None  # a notification, which has no answer
     if role is None:

@@ -9,10 +9,10 @@ from fastapi import APIRouter, Header, Query, Request, Response
 
 from turnkeeper.api.dependencies import BlobHash, ChangesDep, ServicesDep, SessionId
 from turnkeeper.api.http.etags import matches
-from turnkeeper.api.http.limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.openapi import SESSION, errors
 from turnkeeper.api.problems import invalid, problem
 from turnkeeper.api.prompts.attachments import attachment_path
+from turnkeeper.api.roles import MAX_HISTORY_BYTES, access
 from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.models.transcript.attachments import (
     MAX_ATTACHMENT_BYTES,
@@ -64,6 +64,7 @@ _FIELDS = {"name": "name", "media_type": "Content-Type"}
     openapi_extra=_ANY_BODY,
     responses=errors(*SESSION, "too-large"),
 )
+@access("writer")
 async def upload_attachment(
     request: Request,
     response: Response,
@@ -115,6 +116,7 @@ async def upload_attachment(
         **errors(*SESSION, "unknown-blob"),
     },
 )
+@access("reader")
 async def get_attachment(
     services: ServicesDep,
     workflow_id: SessionId,

@@ -9,6 +9,7 @@ from fastapi.responses import StreamingResponse
 
 from turnkeeper.api.dependencies import ChangesDep, ServicesDep
 from turnkeeper.api.http.openapi import ANY, errors
+from turnkeeper.api.roles import access
 from turnkeeper.api.services import Services
 from turnkeeper.features.access.audit.recorder import AuditRecorder
 from turnkeeper.features.access.audit.store import AuditFilter, AuditRow, Position, position_of
@@ -36,6 +37,7 @@ CURSOR_PATTERN = r"^[0-9]{1,16}\.[0-9a-f]{32}$"
         **errors(*ANY),
     },
 )
+@access("admin")
 async def read_audit(
     services: ServicesDep,
     changes: ChangesDep,

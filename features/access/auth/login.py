@@ -11,6 +11,7 @@ from turnkeeper.api.dependencies import ServicesDep
 from turnkeeper.api.http.openapi import OPEN, VERIFIED, errors
 from turnkeeper.api.http.problem_responses import problem_response
 from turnkeeper.api.problems import ProblemError, problem
+from turnkeeper.api.roles import access
 from turnkeeper.api.routes.me import count_request, describe, get_me
 from turnkeeper.api.services import Services
 from turnkeeper.features.access.audit.recorder import AuditRecorder
@@ -29,6 +30,7 @@ router = APIRouter(tags=["login"])
     operation_id="log_in",
     responses=errors(*OPEN, *VERIFIED, "foreign-origin", "too-large", "rate-limited"),
 )
+@access("open")
 async def log_in(request: Request, response: Response, services: ServicesDep, body: Login) -> Me:
     """Check a key or token, and set a cookie for the page, which ends with it, at the latest after 7 days."""
     authenticator: CredentialAuthenticator = request.app.state.authenticator
@@ -56,6 +58,7 @@ async def log_in(request: Request, response: Response, services: ServicesDep, bo
     operation_id="log_out",
     responses=errors(*OPEN, "foreign-origin", "archive-unavailable", "rate-limited"),
 )
+@access("open")
 async def log_out(request: Request, services: ServicesDep) -> Response:
     """End the login, and remove its cookie. The key stays valid. 503: only the cookie is removed."""
     authenticator: CredentialAuthenticator = request.app.state.authenticator

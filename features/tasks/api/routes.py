@@ -7,9 +7,8 @@ from fastapi.responses import JSONResponse
 
 from turnkeeper.api.bodies import CancelTask, TaskMessage, TaskPreview
 from turnkeeper.api.dependencies import CallerDep, ChangesDep, ServicesDep, TaskId
-from turnkeeper.api.http.limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.openapi import ANY, TASK, WORKER, errors
-from turnkeeper.api.roles import require_for_fields
+from turnkeeper.api.roles import MAX_HISTORY_BYTES, access, require_for_fields
 from turnkeeper.api.routes.conversation import ACCEPTED, accepted
 from turnkeeper.features.tasks.api.tasks import Tasks
 from turnkeeper.features.tasks.session.task import CreateTask
@@ -30,6 +29,7 @@ WaitSeconds = Annotated[
     operation_id="preview_task",
     responses=errors(*WORKER, "too-large", "archive-unavailable"),
 )
+@access("reader")
 async def preview_task(services: ServicesDep, caller: CallerDep, body: CreateTask) -> TaskPreview:
     """Return the context that a task's agent would get, with warnings about what would be fixed or left out.
 
@@ -51,6 +51,7 @@ async def preview_task(services: ServicesDep, caller: CallerDep, body: CreateTas
     operation_id="create_task",
     responses=errors(*WORKER, "too-large", "archive-unavailable", "session-exists", "idempotency-key-reused"),
 )
+@access("writer")
 async def create_task(services: ServicesDep, changes: ChangesDep, body: CreateTask, response: Response) -> TaskReceipt:
     """Start a task: a session whose first prompt is the description and what led to it.
 
@@ -64,6 +65,7 @@ async def create_task(services: ServicesDep, changes: ChangesDep, body: CreateTa
 
 
 @router.get("/tasks", operation_id="list_tasks", responses=errors(*ANY, "archive-unavailable"))
+@access("reader")
 async def list_tasks(
     services: ServicesDep,
     caller: CallerDep,
@@ -80,6 +82,7 @@ async def list_tasks(
 
 
 @router.get("/tasks/{id}", operation_id="get_task", responses=errors(*TASK))
+@access("reader")
 async def get_task(services: ServicesDep, workflow_id: TaskId, wait_seconds: WaitSeconds = 0) -> Task:
     """Return a task; with `wait_seconds`, once it has ended or a person has to decide, or after that time."""
     return await services.get(Tasks).get(workflow_id, wait_seconds=wait_seconds)
@@ -91,6 +94,7 @@ async def get_task(services: ServicesDep, workflow_id: TaskId, wait_seconds: Wai
     operation_id="message_task",
     responses={**ACCEPTED, **errors(*TASK, "too-large", "queue-full", "session-ended")},
 )
+@access("writer")
 async def message_task(
     services: ServicesDep, changes: ChangesDep, workflow_id: TaskId, body: TaskMessage
 ) -> JSONResponse:
@@ -99,6 +103,7 @@ async def message_task(
 
 
 @router.post("/tasks/{id}/cancel", status_code=202, operation_id="cancel_task", responses=errors(*TASK, "too-large"))
+@access("writer")
 async def cancel_task(
     services: ServicesDep, changes: ChangesDep, workflow_id: TaskId, body: CancelTask | None = None
 ) -> Task:
