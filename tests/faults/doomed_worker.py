@@ -53,7 +53,7 @@ Pause = Literal["until told", "until stopping", "for ever"]
 
 
 class Course(Frozen):
-    """What a worker does, and at which point; without a point it does nothing."""
+    """A worker's action and the point where it happens; without a point there is none."""
 
     pauses_at: str | None = None
     pause: Pause = "until told"

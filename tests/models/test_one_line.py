@@ -23,18 +23,18 @@ def test_api_1_titles_and_previews_keep_the_letters_of_every_script(text: str) -
 
 
 @pytest.mark.parametrize("letter", [FAMILY, FLAG, "e\u0301", "\u0915\u094d\u0937"])
-def test_api_1_a_title_is_not_cut_within_a_letter(letter: str) -> None:
+def test_api_1_a_title_is_not_cut_within_a_character(letter: str) -> None:
     title = title_of(letter * 100)
     assert len(title) <= TITLE_CHARS
     assert set(iter_graphemes(title)) == {letter, "…"}
 
 
-def test_api_1_invisible_characters_are_no_part_of_a_title() -> None:
+def test_api_1_invisible_characters_are_removed_from_a_title() -> None:
     assert title_of("pay\u200d\u200cpal \u202eevil\u200b\ufeff") == "pay pal evil"
 
 
 @pytest.mark.parametrize("word", ["Crème brûlée", "Zürich", "Tiếng Việt", "한국어", PERSIAN, "STRASSE"])
-def test_api_1_a_word_is_found_in_any_normal_form_and_case(word: str) -> None:
+def test_api_1_a_search_matches_in_any_normal_form_and_case(word: str) -> None:
     for form in ("NFC", "NFD", "NFKC", "NFKD"):
         in_form = unicodedata.normalize(form, word)  # type: ignore[arg-type]
         assert searchable(in_form.swapcase()) == searchable(word)

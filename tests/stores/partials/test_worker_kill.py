@@ -17,7 +17,7 @@ WORDS = " ".join(f"word{number}" for number in range(30))
 
 
 @pytest.mark.parametrize("kind", CARRIERS)
-async def test_agt_5_the_attempt_after_a_killed_worker_replaces_what_was_shown(
+async def test_agt_5_the_attempt_after_a_killed_worker_replaces_its_output(
     request: pytest.FixtureRequest, temporal: Client, state_dir: Path, kind: str
 ) -> None:
     chosen = settings_of(kind, state_dir, request)

@@ -1,4 +1,4 @@
-"""Rules of the Messages API, by its reference and by bug reports, and those of endpoints that copy it."""
+"""Rules of the Messages API, by its reference and by bug reports, and of endpoints that copy it."""
 
 import json
 import re

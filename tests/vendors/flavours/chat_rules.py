@@ -272,7 +272,7 @@ def alternating_with_tools(body: Body, issued: Issued) -> Iterator[Violation]:
 
 
 def alternating(body: Body, issued: Issued) -> Iterator[Violation]:
-    """Gemma's template, with results as a user's: nobody speaks twice."""
+    """Gemma's template, with results as a user's: roles alternate."""
     speakers = ["user" if message["role"] == "tool" else message["role"] for message in body["messages"]]
     speakers = [role for role in speakers if role != "system"]
     collapsed = [role for before, role in zip([None, *speakers], speakers, strict=False) if role != before]
