@@ -352,7 +352,7 @@ def export(
     ] = None,
     url: UrlOption = None,
 ) -> None:
-    """Write a whole session as one JSON document, which `import` and any later release reads."""
+    """Write a whole session as one JSON document, which `import` and any later version reads."""
     raise typer.Exit(_copy_commands(url).export(session, markdown=markdown, output=output))
 
 

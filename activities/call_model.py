@@ -297,7 +297,7 @@ def _previous_attempt_output() -> PartialOutput | None:
     try:
         return PartialOutput.model_validate(details[0]) if details else None
     except ValidationError:
-        return None  # no partial output, or from another release
+        return None  # no partial output, or from another version
 
 
 def tag_of(call: ModelCall, *, attempt: int) -> PartialTag:

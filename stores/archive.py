@@ -261,7 +261,7 @@ def _archived(row: Row[Any, Any]) -> ArchivedTurn:
     try:
         return ArchivedTurn(number=row.number, turn=ConversationMessage.model_validate_json(row.turn))
     except ValidationError:
-        raise StoreUnavailableError(f"The archive holds turn {row.number} in a form this release can't read.") from None
+        raise StoreUnavailableError(f"The archive holds turn {row.number} in a form this version can't read.") from None
 
 
 def _step_json(step: Step) -> str:
@@ -272,4 +272,4 @@ def _step(text: str) -> Step:
     try:
         return _STEP.validate_json(text)
     except ValidationError:
-        raise StoreUnavailableError("The archive holds a step in a form this release can't read.") from None
+        raise StoreUnavailableError("The archive holds a step in a form this version can't read.") from None

@@ -178,7 +178,7 @@ class BuiltInConnection:
         """Do nothing: there is nothing to read."""
 
     async def refresh(self) -> None:
-        """Do nothing: the tools are those of this release."""
+        """Do nothing: the tools are those of this version."""
 
     async def call(self, name: str, invocation: ToolInvocation) -> ToolResult:
         """Run the tool `name` in a thread. If the caller is cancelled, it does not wait for the thread."""

@@ -70,7 +70,7 @@ class NamedTool:
     def is_as_shown(self, invocation: ToolInvocation) -> bool:
         """Return whether the tool is unchanged since policies and people decided about it (AGT-8).
 
-        Built-in tools always count as unchanged: a release may add arguments, but not change what they do.
+        Built-in tools always count as unchanged: a new version may add arguments, but not change what they do.
         """
         if not invocation.tool_digest:
             return True

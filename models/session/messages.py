@@ -101,7 +101,7 @@ MessageId = Annotated[str, Field(pattern=ID_PATTERN)]
 class SessionInput(Frozen):
     """The workflow's argument: the session's whole configuration (SES-4). All fields are optional.
 
-    Its JSON includes defaults, so that a release with other defaults does not change a running session.
+    Its JSON includes defaults, so that a version with other defaults does not change a running session.
     """
 
     title: str | None = None

@@ -173,7 +173,7 @@ class RedisCarrier(PartialCarrier):
         while True:
             try:
                 await self._listen(self._prefix + workflow_id, live)
-            except (*FAILURES, ValueError) as error:  # `ValueError`: a snapshot of another release
+            except (*FAILURES, ValueError) as error:  # `ValueError`: a snapshot of another version
                 self._note_failure(error)
                 await asyncio.sleep(RETRY_SECONDS)
 

@@ -50,7 +50,7 @@ SCAN_SECONDS = 0.25
 """Between two searches for new workers, while a session is followed."""
 
 RETRY_SECONDS = 1.0
-"""Pause before a worker is connected again that can't be read, such as one of another release."""
+"""Pause before a worker is connected again that can't be read, such as one of another version."""
 
 ANSWER_SECONDS = 2.0
 """Timeout of connecting."""
@@ -191,7 +191,7 @@ class SocketCarrier(PartialCarrier):
                         answer.show()
                 elif ask.leave is not None:
                     gateway.leave(ask.leave)
-        except (OSError, ValueError) as error:  # `ValueError`: a gateway of another release
+        except (OSError, ValueError) as error:  # `ValueError`: a gateway of another version
             _log.debug("a gateway is not served any more (%s)", type(error).__name__)
         finally:
             self._gateways.discard(gateway)
@@ -353,7 +353,7 @@ class _Worker:
             self._file.unlink(missing_ok=True)  # its worker is dead
         except ConnectionError:
             pass  # its worker died now
-        except (OSError, TimeoutError, ValueError) as error:  # `ValueError`: of another release
+        except (OSError, TimeoutError, ValueError) as error:  # `ValueError`: of another version
             _log.warning("the partial output of a worker can't be read (%s)", type(error).__name__)
             await asyncio.sleep(RETRY_SECONDS)
 

@@ -160,7 +160,7 @@ async def test_ses_15_a_page_reads_only_the_turns_that_it_returns(archive: Archi
         lambda connection: connection.execute(update(TURNS).where(TURNS.c.number <= 2).values(turn="unreadable"))
     )
     assert await archive.page("s1", before=None, limit=3, max_bytes=ALL) == turns(3, 5)
-    with pytest.raises(StoreUnavailableError, match="turn 1 in a form this release can't read"):
+    with pytest.raises(StoreUnavailableError, match="turn 1 in a form this version can't read"):
         await everything(archive)
 
 
@@ -187,7 +187,7 @@ async def test_ses_15_steps_are_stored_once_and_without_gaps(archive: Archive):
 async def test_ses_15_a_step_of_an_unknown_kind_is_an_error(archive: Archive, database: Database):
     await archive.put_steps("s1", 1, 0, steps(0, 0))
     await database.write(lambda connection: connection.execute(update(STEPS).values(step='{"kind":"dream"}')))
-    with pytest.raises(StoreUnavailableError, match="a step in a form this release can't read"):
+    with pytest.raises(StoreUnavailableError, match="a step in a form this version can't read"):
         await archive.steps("s1", 1)
 
 

@@ -31,7 +31,7 @@ def unfinished_of(error: ActivityError, *, model: str, max_bytes: int) -> ModelR
             parts = PartialOutput.model_validate(snapshot[0]).parts
             return unfinished_answer(parts, model=model, max_bytes=max_bytes // 2)
     except ValidationError:
-        return None  # details of something else, or of another release
+        return None  # details of something else, or of another version
     return None
 
 

@@ -141,7 +141,7 @@ def _find(connection: Connection, key_id: str) -> ApiKey | None:
 
 
 def _key_of(row: Row[tuple[object, ...]]) -> ApiKey:
-    # A role that only a newer release knows may do the least here.
+    # A role that only a newer version knows may do the least here.
     return ApiKey(
         id=row.id,
         digest=row.digest,

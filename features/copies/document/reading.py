@@ -1,6 +1,6 @@
 """Reads a document that somebody wants to import, and checks everything that the code relies on (SES-18).
 
-A document comes from anywhere: from this release, an earlier or later one, or a text editor. `read_document` checks its
+A document comes from anywhere: from this version, an earlier or later one, or a text editor. `read_document` checks its
 form, `check_document` whether its parts agree, and `copy_of_document` whether a session can begin with it: a
 contradiction in its state would fail a workflow task for ever.
 """
@@ -142,7 +142,7 @@ def _wrong_form(value: JsonValue) -> Complaints:
         yield "format", f"must be {FORMAT!r}"
     version = value.get("version")
     if isinstance(version, int) and version > VERSION:
-        yield "version", f"a later release has written it; this one reads versions up to {VERSION}"
+        yield "version", f"a later version has written it; this one reads versions up to {VERSION}"
     for field in ("texts", "attachments"):
         contents = value.get(field)
         for name, content in contents.items() if isinstance(contents, dict) else ():

@@ -123,7 +123,7 @@ def contents(messages):
 
 
 @pytest.mark.parametrize("case", vector_cases("window.json"))
-def test_ctx_2_and_ctx_3_trimming_matches_the_test_vectors(case):
+def test_ctx_2_ctx_3_trimming_matches_the_shared_vectors(case):
     messages = case["messages"]
     result = ConversationWindow(ConversationHistoryConfig(**case["config"])).trim(messages)
     place = {id(message): index for index, message in enumerate(messages)}  # equal messages are not the same

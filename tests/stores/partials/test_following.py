@@ -86,7 +86,7 @@ async def test_agt_5_a_failed_read_of_heartbeats_is_retried_and_never_raised(
         RPCError("no such workflow", RPCStatusCode.NOT_FOUND, b""),
         RuntimeError("never connected"),
         TimeoutError(),
-        ValueError("of another release"),
+        ValueError("of another version"),
     ]
     carrier, gate = HeartbeatCarrier(temporal), Gate(is_open=False)
     look = carrier._read
