@@ -140,8 +140,8 @@ def chat(
 ) -> None:
     """Chat with a session in the terminal.
 
-    MESSAGE is sent first; then you can go on. You can type while an answer is being written. Ctrl-C stops a turn that
-    you started here; press it twice to leave. The session goes on without you. /help lists the commands.
+    MESSAGE is sent first; then you can continue. You can type while an answer is being written. Ctrl-C stops a turn
+    that you started here; press it twice to leave. The session continues without you. /help lists the commands.
 
     In a pipe, it sends one prompt and prints only the answer. Exit code 1: no answer; 2: the gateway can't be reached;
     3: a tool call needs your approval, and stderr says how to decide.
@@ -363,7 +363,7 @@ def import_session(
     url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Start a session from an exported one: the same conversation, which goes on."""
+    """Start a session from an exported one and continue its conversation."""
     raise typer.Exit(_copy_commands(url, as_json).import_file(file, session_id=new_id))
 
 
@@ -516,7 +516,7 @@ def _make_workspace(folder: Path) -> None:
 
 
 def _print_line(line: str) -> None:
-    # The supervisor goes on after its terminal was closed.
+    # The supervisor continues after its terminal was closed.
     with contextlib.suppress(OSError):
         print(line, flush=True)
 

@@ -141,7 +141,7 @@ class ModelActivities:
         try:
             request = await self._texts.with_attachments(current_session_id(), request)
         except StoreUnavailableError as error:
-            # As for a silent session: nothing was asked, and the turn goes on as soon as the store answers.
+            # As for a silent session: no request was sent, and the turn continues as soon as the store answers.
             return ModelCallOutcome(
                 wait_seconds=STORE_WAIT_SECONDS, wait_reason=ATTACHMENTS_REASON.format(reason=error)
             )

@@ -128,7 +128,7 @@ def media_in(request: ModelRequest) -> Iterator[Medium]:
 
 
 def id_of(medium: Medium) -> str:
-    """Return what identifies a content in all sessions: the hash of its bytes, or its address.
+    """Return a global id of an attachment: the hash of its bytes, or its URL.
 
     >>> id_of(ImageAttachment(type="image", url="https://example.com/cat.png"))
     'https://example.com/cat.png'

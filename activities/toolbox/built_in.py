@@ -72,7 +72,7 @@ class ResultLimits:
     entries: int = 500
     hits: int = 100
     hit_chars: int = 300
-    """Of a line with a hit; the text around the hit is shown."""
+    """Characters of a line with a hit; the text around the hit is shown."""
     walked_entries: int = 20_000
     """Files and folders that one search visits."""
     searched_bytes: int = 100_000_000
@@ -178,7 +178,7 @@ class BuiltInConnection:
         """Do nothing: there is nothing to read."""
 
     async def refresh(self) -> None:
-        """Do nothing: the tools are those of this version."""
+        """Do nothing: built-in tools never change."""
 
     async def call(self, name: str, invocation: ToolInvocation) -> ToolResult:
         """Run the tool `name` in a thread. If the caller is cancelled, it does not wait for the thread."""

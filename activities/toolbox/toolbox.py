@@ -47,7 +47,7 @@ IDEMPOTENCY_KEY = "turnkeeper/idempotency-key"
 """Key in a request's `_meta`. Its value is the same for every run of a call, and unique over all sessions."""
 
 NOT_CONFIGURED = "it is not configured correctly"
-"""What sessions show of a problem in the operator's file."""
+"""The text that sessions show for a problem in the operator's file."""
 
 _log = logging.getLogger(__name__)
 
@@ -276,7 +276,7 @@ def own_tool_server(settings: Settings) -> ToolServer:
 def foreign_tool_servers(config: McpConfig, settings: Settings) -> Iterator[ToolServer]:
     """Yield the servers of `mcp.json`, in its order."""
     for number, (name, server) in enumerate(config.servers.items()):
-        # Names may have any characters; those of files may not, and are unique by their number.
+        # Server names may have any characters, but file names may not; these are unique by their number.
         file_name = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f"{re.sub('[^A-Za-z0-9_-]', '_', name)}-{number}"
         target = _target(server, settings.state_dir / "logs" / f"mcp-{file_name}.log")
         yield ToolServer(

@@ -44,7 +44,7 @@ LANGUAGES = {
     ".yaml": "yaml",
     ".yml": "yaml",
 }
-"""What a fence calls the language of a file."""
+"""The language names of files in code fences."""
 
 
 def read_attachment(path: Path) -> Attachment:
@@ -64,7 +64,7 @@ def read_attachment(path: Path) -> Attachment:
 
 
 def attachment_of(name: str, content: bytes) -> Attachment:
-    """Return a content as the attachment that its name and its first bytes suggest.
+    """Return a file as an attachment of the type that its name and first bytes suggest.
 
     >>> attachment_of("add.py", b"1 + 1").language, attachment_of("a.csv", b"1,2").media_type
     ('python', 'text/csv')

@@ -32,7 +32,7 @@ class Problem(BaseModel):
     detail: str
     errors: list[FieldProblem] | None = None
     limit: str | None = None
-    """Of `rate-limited`: the setting that limits the call, which had no effect."""
+    """For `rate-limited`: the setting that limits the call, which had no effect."""
 
     @property
     def name(self) -> str:
@@ -76,7 +76,7 @@ class GatewayUnreachableError(GatewayError):
 
 
 class GatewayUnreadableError(GatewayError):
-    """The server at `url` is no gateway, or one of another version."""
+    """The server at `url` is not a gateway, or is one of another version."""
 
     def __init__(self, url: str) -> None:
         super().__init__(f"The server at {url} is not a Turnkeeper gateway that this client understands.")

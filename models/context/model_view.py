@@ -69,7 +69,7 @@ class ViewState(Compact):
 
 
 class ModelView:
-    """What the model sees of one session."""
+    """The model's view of one session."""
 
     def __init__(self, state: ViewState, transcript: Transcript) -> None:
         """Render the entries of `state`; all but detached ones refer to turns in `transcript` (SES-14)."""
@@ -324,7 +324,7 @@ class ModelView:
     def _replace(self, entries: list[ViewEntry]) -> None:
         self._entries = entries
         self._visible = arranged(entries, self.summary)
-        """What the model reads: the entries, the notes between them, and the summary."""
+        """The model's messages: the entries, the notes between them, and the summary."""
 
     def _evict(self, excess: int, permanent: set[int], *, size: Callable[[ViewEntry], int]) -> Eviction | None:
         """Evict the oldest entries, see `leaving_of`, in a new segment."""

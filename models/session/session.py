@@ -39,7 +39,7 @@ ENVELOPE_BYTES = 2_048
 """Allowance for carried data that is not counted: numbers, times, field names."""
 
 MAX_CARRIED_BYTES = 1_800_000
-"""Maximum of the carried state: with 2 MB Temporal would repeat the continue-as-new for ever."""
+"""Maximum of the carried state: with 2 MB Temporal would repeat the continue-as-new forever."""
 
 _CLOSED = {"ended": "has ended", "cancelled": "was cancelled", "terminated": "was terminated"}
 
@@ -186,7 +186,7 @@ class Session:
     # ---- the running turn
 
     def renew_after_refusal(self, *, has_state: bool) -> None:
-        """List the tools anew before the next request, and drop the vendor's state, if there is some: once (AGT-9).
+        """List the tools again before the next request, and drop the vendor's state, if there is some: once (AGT-9).
 
         The turn that was refused for good ends now, which raises the revision.
         """
@@ -305,7 +305,7 @@ class Session:
 
     @property
     def used(self) -> Amount:
-        """What the session has used itself, without its tasks."""
+        """The usage of the session itself, without its tasks."""
         return Amount.of(self.facts.usage - self.facts.tasks_usage)
 
     def note_used(self) -> None:

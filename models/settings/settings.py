@@ -216,7 +216,7 @@ class Settings(BaseSettings):
     """Redis server that carries answers to the gateways while they are written, as
     `redis://USER:PASSWORD@HOST:PORT/NUMBER`, or `rediss:` with TLS."""
     partials: Literal["auto", "heartbeats"] = "auto"
-    """What carries answers while they are written. `auto`: Redis if `redis_url` is set, else sockets in `state_dir`,
+    """The carrier of answers while they are written. `auto`: Redis if `redis_url` is set, else sockets in `state_dir`,
     which reach the workers of this machine. `heartbeats`: Temporal, once a second, for those who have neither."""
 
     max_cached_workflows: int = Field(1_000, ge=1, le=1_000_000)

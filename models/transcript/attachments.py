@@ -354,7 +354,7 @@ A vendor refuses a request with an image of another type, and so the whole conve
 
 
 SIGNATURE_BYTES = 1_029
-"""Bytes of a content that tell its type: a PDF may begin after 1,024."""
+"""Leading bytes that determine a file's type: a PDF may begin after 1,024."""
 
 
 def check_attachments(attachments: Sequence[Attachment], *, field: str = "attachments") -> None:
@@ -382,7 +382,7 @@ def first_problem(attachment: Attachment) -> tuple[str, str] | None:
 
 
 def check_content(content: bytes, media_type: str | None) -> str | None:
-    """Return what is wrong with a content of this type; `None` if nothing is.
+    """Return why the bytes are not a valid file of this type; `None` if they are.
 
     >>> check_content(b"GIF89a", "image/png"), check_content(b"GIF89a", "image/gif"), check_content(b"", "text/plain")
     ('is not a PNG image', None, 'is empty')

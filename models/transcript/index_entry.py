@@ -1,4 +1,4 @@
-"""What lists show of a session, as the session itself knows it (API-1)."""
+"""The list entry of a session, from its own state (API-1)."""
 
 from typing import Literal
 
@@ -33,7 +33,7 @@ class IndexEntry(Compact):
     message: str | None = None
     """The last line that the task's agent reported."""
     hand_off: HandOffReport | None = None
-    """What was handed over to a task; `None`: that is unknown."""
+    """What the task received of the conversation; `None`: unknown."""
 
 
 def preview_of(text: str) -> str:

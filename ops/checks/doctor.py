@@ -162,7 +162,7 @@ def _workspace(settings: Settings) -> Finding:
 
 
 class Obstacle(NamedTuple):
-    """What prevents writing to a folder."""
+    """Obstacles to writing to a folder."""
 
     message: str
     fix: str

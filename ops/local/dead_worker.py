@@ -1,4 +1,4 @@
-"""What the SDK does for the activities of dead workers: it reports and fails them (OPS-10).
+"""Uses the SDK to report and fail the activities of dead workers (OPS-10).
 
 `worker_process.py`, which doesn't load the SDK, says why.
 """

@@ -161,7 +161,7 @@ class DevServer:
         self._ports: tuple[int, int | None] = (0, None)
         self._ui_address = LOOPBACK
         self._reservations = ExitStack()
-        """Of the chosen ports, until the server listens there."""
+        """Reservations of the chosen ports, until the server listens there."""
         self._namespace = namespace
         self._prepares = prepares
         self._dynamic_config = {**QUICK_DISPATCH, **QUERIES, **CLOSED, **(dynamic_config or {})}

@@ -30,13 +30,13 @@ class NoBinaryError(TurnkeeperError):
 
 
 class ProgramFacts(Frozen):
-    """What a program has said about itself, and the state of its file then."""
+    """The version and features that a program has reported, and the state of its file then."""
 
     path: str
     size: int
     modified_ns: int
     version: str
-    """Of the server in it."""
+    """Version of the server in it."""
     hides_news: bool
 
     @classmethod

@@ -1,6 +1,6 @@
 """Partial output over a socket of each worker, for workers and gateways on one machine (AGT-5).
 
-Theory of operation. A worker listens on a Unix socket in a folder of `state_dir`; where there are none, on a port of
+A worker listens on a Unix socket in a folder of `state_dir`; where there are none, on a port of
 loopback that a file in this folder names with a token. A gateway looks for workers while it follows a session, keeps
 one connection to each of them, and names there the sessions that it follows. A line of JSON per message:
 
@@ -64,14 +64,14 @@ _log = logging.getLogger(__name__)
 
 
 class Follow(Frozen):
-    """What a gateway asks for: one of the two."""
+    """A gateway's request: one of the two."""
 
     follow: str | None = None
     leave: str | None = None
 
 
 class SessionNews(Frozen):
-    """What is new in the session `id`: what has grown in the answer, or how far a tool call is."""
+    """A change in the session `id`: the growth of an answer, or the progress of a tool call."""
 
     id: str
     growth: PartialGrowth | None = None
@@ -269,7 +269,7 @@ class _Gateway:
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self.writer = writer
         self.last: dict[str, PartialOutput | None] = {}
-        """Of each followed session what was sent last."""
+        """The last output sent for each followed session."""
         self._unsent: dict[tuple[str, str], LiveNews] = {}
         """By session, and the call whose progress it is."""
         self._has_unsent = asyncio.Event()
@@ -329,7 +329,7 @@ class _Worker:
         self._carrier = carrier
         self._writer: asyncio.StreamWriter | None = None
         self._outputs: dict[str, PartialOutput | None] = {}
-        """Of each followed session what this worker has sent."""
+        """The latest output of this worker for each followed session."""
         self.reading = asyncio.create_task(self._read())
 
     def follow(self, workflow_id: WorkflowId) -> None:

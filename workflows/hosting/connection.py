@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 RETENTION_DAYS = 30
 
 CONNECT_SECONDS = 5.0
-"""Timeout of one attempt: the SDK itself waits for ever if the network drops packets."""
+"""Timeout of one attempt: the SDK itself waits forever if the network drops packets."""
 
 POLL_SECONDS = 70.0
 """A worker polls at least once a minute; Temporal lists it for 5 minutes after its last poll."""
@@ -261,7 +261,7 @@ def _type_name(key: SearchAttributeKey[Any]) -> str:
 
 
 class Reason(NamedTuple):
-    """What is wrong, as part of a sentence, and what to do about it; without `fix`, the address may be wrong."""
+    """A problem as part of a sentence, and its fix; without `fix`, the address may be wrong."""
 
     text: str
     fix: str = ""

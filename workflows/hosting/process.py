@@ -1,6 +1,6 @@
-"""What our processes need while they start, run and end.
+"""Starting, running and ending our processes.
 
-A start pauses the garbage collector. A process whose event loop stands still ends itself, so that its supervisor starts
+A start pauses the garbage collector. A process whose event loop is blocked ends itself, so that its supervisor starts
 it again: a call that never returns on the loop would otherwise leave a worker that takes tasks and finishes none, or a
 gateway that answers nobody, until a person notices. And a process that loads the SDK ends without the interpreter's
 clean-up.

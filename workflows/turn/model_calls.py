@@ -114,7 +114,7 @@ class ModelCalls:
     async def _outcome_or_reset(self, request: OpenRequest, limit: LearnedLimit | None) -> ModelCallOutcome:
         """Return the outcome of `request`; if the vendor refuses it for good, renew tools and state, once.
 
-        A session that kept sending the same would be refused for ever, also after its tools were fixed.
+        A session that kept sending the same would be refused forever, also after its tools were fixed.
         """
         session = self._session
         try:

@@ -1,4 +1,4 @@
-"""What people decide on in a terminal: the one text of each call (AGT-8), printed as it is.
+"""Approvals in a terminal: the one text of each call (AGT-8), printed unchanged.
 
 A call can be approved once all of its text was printed. Nothing of it is cut or wrapped here: a terminal breaks long
 lines itself, and what scrolls out of sight is in the scrollback. A text that is too long for most scrollbacks is
@@ -35,7 +35,7 @@ class ApprovalQuestions:
         return approval is not None and approval.is_whole
 
     def learn(self, approvals: Iterable[PendingApproval]) -> None:
-        """Note the texts of calls; one that has changed is printed anew."""
+        """Note the texts of calls; one that has changed is printed again."""
         for approval in approvals:
             earlier = self._approvals.get(approval.call_id)
             if earlier is None or earlier.text != approval.text:

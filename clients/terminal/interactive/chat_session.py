@@ -145,7 +145,7 @@ class ChatSession:
 
     @property
     def question(self) -> PendingApproval | None:
-        """What is decided on now, of which at least a part was printed."""
+        """The approval being decided, of which at least a part was printed."""
         call = self.awaited_call
         return self.questions.find(call.id) if call else None
 

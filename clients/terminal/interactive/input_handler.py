@@ -53,7 +53,7 @@ class InputHandler:
         """The texts of calls in tasks that were printed, by session and call."""
         self._leaves_next = False
         self._attached: list[Attachment] = []
-        """What the next prompt is sent with."""
+        """Attachments of the next prompt."""
         self._started_here: set[str] = set()
         """The ids of turns whose prompts were sent from here."""
         self._commands: dict[str, Callable[[str], None]] = {

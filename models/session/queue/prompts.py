@@ -33,7 +33,7 @@ from turnkeeper.models.transcript.attachments import MAX_ATTACHMENTS, Attachment
 from turnkeeper.models.wire import Compact, Frozen, Items, Strict, UndecodablePayload, UtcDatetime
 
 PromptMode = Literal["enqueue", "interrupt", "steer"]
-"""What a prompt does while a turn is running: wait, stop it and start next, or join it (SES-7)."""
+"""The effect of a prompt while a turn is running: wait, stop it and start next, or join it (SES-7)."""
 
 FateName = Literal["started", "steered", "withdrawn", "discarded", "rejected"]
 
