@@ -35,7 +35,7 @@ _KINDS = {
     "tuple_": "a list",
     "url_": "an address, as https://example.org",
 }
-"""The expected kind of value, by the prefix of pydantic's error type, such as `int` for `int_parsing` and `int_type`."""
+"""The expected kind of value, by the prefix of pydantic's error type: `int` stands for `int_parsing` and `int_type`."""
 
 Context = Mapping[str, Any]
 

@@ -26,9 +26,9 @@ from turnkeeper.models.transcript.attachments import (
     CodeAttachment,
     FileAttachment,
     ImageAttachment,
-    content_of,
+    decode_content,
+    detect_image_type,
     has_inline_content,
-    image_type_of,
     is_text,
     named_in_text,
 )
@@ -222,7 +222,7 @@ def _as_image(attachment: Attachment) -> Attachment:
 
 def _image_type(data: str) -> str | None:
     try:
-        return image_type_of(b64decode(data[:IMAGE_SIGNATURE_CHARS]))
+        return detect_image_type(b64decode(data[:IMAGE_SIGNATURE_CHARS]))
     except ValueError:
         return None
 
@@ -232,7 +232,7 @@ def _text_in(file: FileAttachment) -> str | None:
     if not is_text(file.media_type):
         return None
     try:
-        content = content_of(file) or b""
+        content = decode_content(file) or b""
         return None if b"\0" in content else content.decode()
     except ValueError:
         return None

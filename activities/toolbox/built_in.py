@@ -48,7 +48,7 @@ from turnkeeper.models.transcript.attachments import (
     PDF,
     FileAttachment,
     ImageAttachment,
-    image_type_of,
+    detect_image_type,
 )
 from turnkeeper.models.transcript.model_call import ToolInvocation
 from turnkeeper.models.transcript.trajectory import FileChange, ToolResult
@@ -174,7 +174,7 @@ class BuiltInConnection:
         self._by_name = {tool.name: tool for tool in self.tools}
         self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="built-in-tool")
 
-    def begin_to_read(self) -> None:
+    def start_listing(self) -> None:
         """Do nothing: there is nothing to read."""
 
     async def refresh(self) -> None:
@@ -491,7 +491,7 @@ def _text_in(content: bytes) -> str | None:
 
 def _medium_in(path: str, content: bytes) -> ToolResult | None:
     """Return the result of reading an image or a PDF; `None` if the content is neither."""
-    media_type = image_type_of(content) or (PDF if content.startswith(b"%PDF-") else None)
+    media_type = detect_image_type(content) or (PDF if content.startswith(b"%PDF-") else None)
     if media_type is None:
         return None
     kind = "a PDF" if media_type == PDF else f"an image ({media_type})"

@@ -122,7 +122,7 @@ class ServerConnection:
         self._pause_seconds = 0.0
         self._paused_until = 0.0
 
-    def begin_to_read(self, *, seconds: float | None = None) -> None:
+    def start_listing(self, *, seconds: float | None = None) -> None:
         """Read the tools in the background, unless that is in progress or has just failed."""
         now = asyncio.get_running_loop().time()
         if now >= self._paused_until and (self._reading is None or self._reading.done()):
@@ -131,7 +131,7 @@ class ServerConnection:
 
     async def refresh(self, *, seconds: float | None = None) -> None:
         """Update `tools`, unless the server is unreachable or too slow; `None`: `LISTING_SECONDS`."""
-        self.begin_to_read(seconds=seconds)
+        self.start_listing(seconds=seconds)
         if self._reading is not None:
             patience = self._patience_ends - asyncio.get_running_loop().time()
             await asyncio.wait([self._reading], timeout=max(0.0, patience))

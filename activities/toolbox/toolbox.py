@@ -76,7 +76,7 @@ class Toolbox:
     async def __aenter__(self) -> Self:
         """Start to list the servers' tools, so that slow servers are ready for the first turn."""
         for connection in self._connections.values():
-            connection.begin_to_read()
+            connection.start_listing()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -145,7 +145,7 @@ class Toolbox:
             named_tool, argument_errors = await self._find_current(invocation)
             if named_tool is None:
                 return self._unknown(invocation)
-            if not named_tool.is_as_shown(invocation):
+            if not named_tool.is_unchanged(invocation):
                 break
             if argument_errors:
                 return error_result(
@@ -173,7 +173,7 @@ class Toolbox:
         if named_tool is None:
             # Another worker may have listed it, or it may be new.
             await self._refresh(*self._connections.values())
-        elif not named_tool.is_as_shown(invocation) or named_tool.argument_errors(invocation.args):
+        elif not named_tool.is_unchanged(invocation) or named_tool.argument_errors(invocation.args):
             # The server may have changed the tool since it was listed.
             await self._refresh(named_tool.connection)
         else:
@@ -183,9 +183,9 @@ class Toolbox:
 
     def _find(self, invocation: ToolInvocation) -> NamedTool | None:
         tool = self._tools.get(invocation.name)
-        if tool and tool.is_meant_by(invocation):
+        if tool and tool.matches(invocation):
             return tool
-        return next((named_tool for named_tool in self._tools.values() if named_tool.is_meant_by(invocation)), None)
+        return next((named_tool for named_tool in self._tools.values() if named_tool.matches(invocation)), None)
 
     async def _refresh(self, *connections: "BuiltInConnection | ServerConnection") -> None:
         await asyncio.gather(*(connection.refresh() for connection in connections))

@@ -19,7 +19,7 @@ from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.http_responses import AuditAction
 from turnkeeper.models.ids import TENANT_PATTERN, is_tenant
 from turnkeeper.models.session.messages import USER_PATTERN
-from turnkeeper.models.settings.settings import ROLES, Role, Settings, role_of
+from turnkeeper.models.settings.settings import ROLES, Role, Settings, parse_role
 from turnkeeper.stores.stores import Stores
 
 _DURATION = re.compile(r"(?P<count>[0-9]{1,5})(?P<unit>[hd])")
@@ -58,7 +58,7 @@ class NewKey:
     @classmethod
     def of(cls, *, tenant: str, user: str | None, role: str, expires: str | None) -> "NewKey":
         """Check the options. Raises `KeyOptionError`."""
-        checked_role = role_of(role)
+        checked_role = parse_role(role)
         if checked_role is None:
             raise KeyOptionError(BAD_ROLE.format(role=role, roles=", ".join(ROLES)))
         if not is_tenant(tenant):

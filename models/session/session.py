@@ -22,7 +22,7 @@ from turnkeeper.models.session.approvals import ApprovalReceipt, ResolveApproval
 from turnkeeper.models.session.archive.archive_health import ArchiveHealth
 from turnkeeper.models.session.archive.archive_messages import ArchiveMove
 from turnkeeper.models.session.carried_state import CarriedState
-from turnkeeper.models.session.messages import Configure, SessionInput, configuration_of, configured, title_of
+from turnkeeper.models.session.messages import Configure, SessionInput, configured, initial_configuration, make_title
 from turnkeeper.models.session.queue.prompt_queue import PromptQueue
 from turnkeeper.models.session.queue.prompts import WIDEST, Prompt, id_in, read_prompt
 from turnkeeper.models.session.refused_parts import SessionRefusals
@@ -68,7 +68,7 @@ class Session:
         """
         state = start.carried or CarriedState(created_at=now, revision=0)
         self.id = session_id
-        self.config = configuration_of(start)
+        self.config = initial_configuration(start)
         self.facts = state.facts
         """The carried fields of no part; replaced with every change."""
         self._on_revision = on_revision
@@ -201,7 +201,7 @@ class Session:
         self._update(moved_events=self.facts.moved_events.at_new_turn())
         if self.config.title is None:
             names = " ".join(one.name or "" for one in prompt.attachments)
-            self.config = self.config.model_copy(update={"title": title_of(prompt.text.strip() or names)})
+            self.config = self.config.model_copy(update={"title": make_title(prompt.text.strip() or names)})
         message = ConversationMessage(
             id=prompt.id,
             timestamp=now,

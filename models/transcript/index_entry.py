@@ -36,10 +36,10 @@ class IndexEntry(Compact):
     """What the task received of the conversation; `None`: unknown."""
 
 
-def preview_of(text: str) -> str:
+def make_preview(text: str) -> str:
     r"""Return the beginning of a prompt in one line.
 
-    >>> preview_of("  list\nthe files ")
+    >>> make_preview("  list\nthe files ")
     'list the files'
     """
     return one_line(text, PREVIEW_CHARS)

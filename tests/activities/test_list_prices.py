@@ -102,7 +102,7 @@ def test_agt_10_without_the_extra_there_are_no_costs_and_this_is_logged_once(
     prices = ListPrices()
     with caplog.at_level(logging.INFO):
         for _ in range(3):
-            assert prices.cost_of(USED, provider="openai", name="gpt-4o") is None
+            assert prices.estimate_cost(USED, provider="openai", name="gpt-4o") is None
     assert [record.message for record in caplog.records] == [
         "Costs are unknown: genai-prices is not installed (pip install 'turnkeeper[prices]')"
     ]
@@ -113,9 +113,9 @@ def test_agt_10_a_worker_that_needs_no_prices_does_not_load_them() -> None:
         import sys
         from turnkeeper.activities.model_request.list_prices import ListPrices
         from turnkeeper.models.transcript.trajectory import Usage
-        ListPrices().cost_of(Usage(), provider="openai-chat", name="gpt-4o")
+        ListPrices().estimate_cost(Usage(), provider="openai-chat", name="gpt-4o")
         print("genai_prices" in sys.modules)
-        ListPrices().cost_of(Usage(), provider="openai", name="gpt-4o")
+        ListPrices().estimate_cost(Usage(), provider="openai", name="gpt-4o")
         print("genai_prices" in sys.modules)
     """
     ran = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -51,7 +51,7 @@ async def test_ses_18_an_import_is_complete_wherever_the_worker_dies(
         archived = [row.turn for row in await stores.archive.range(new_id, 1, 12 - (len(turns) - 1))]
         ids = [one["turn"]["id"] for one in json.loads(body)["turns"]]
         assert [turn.id for turn in [*archived, *turns]] == [*ids, "next"]
-        assert await stores.blobs.sizes_of(document_owner(new_id), [sha256(part).hexdigest() for part in parts]) == {}
+        assert await stores.blobs.read_sizes(document_owner(new_id), [sha256(part).hexdigest() for part in parts]) == {}
 
 
 async def test_ses_18_a_fork_is_complete_if_the_worker_dies(temporal: Client, tmp_path: Path) -> None:

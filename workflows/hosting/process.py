@@ -92,7 +92,7 @@ def run_to_end(main: Callable[[], object]) -> NoReturn:
     so a clean end would often look like a crash. The exit code is that of a `SystemExit`; 1 after any other exception,
     which is printed; else 0.
     """
-    code = _exit_code_of(main)
+    code = _run_for_exit_code(main)
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
@@ -100,7 +100,7 @@ def run_to_end(main: Callable[[], object]) -> NoReturn:
     os._exit(code)
 
 
-def _exit_code_of(main: Callable[[], object]) -> int:
+def _run_for_exit_code(main: Callable[[], object]) -> int:
     try:
         main()
     except SystemExit as end:

@@ -52,9 +52,9 @@ class ApprovalQuestions:
 
     def is_shown_whole(self, call_id: str) -> bool:
         """Return whether all that is decided on was printed: only then can the call be approved."""
-        return self.has(call_id) and not self.rest_of(call_id)
+        return self.has(call_id) and not self.remaining_text(call_id)
 
-    def rest_of(self, call_id: str) -> str:
+    def remaining_text(self, call_id: str) -> str:
         """Return which part of a call's text is printed next; empty if all was printed."""
         approval, printed = self._approvals.get(call_id), self._printed.get(call_id, 0)
         count = len(list(_parts_of(approval.text))) if approval else 1

@@ -188,7 +188,7 @@ class ChatSession:
         keys = next((keys for keys in texts.APPROVAL_KEYS if len(keys) <= width - 2), texts.APPROVAL_KEYS[-1])
         if not approval.is_whole:
             keys = texts.ARGUMENTS_MISSING
-        elif rest := self.questions.rest_of(call.id):
+        elif rest := self.questions.remaining_text(call.id):
             keys = texts.SHOW_REST.format(rest=rest)
         dash = self._style.encodable(" — ")
         # The keys are never broken: without room after the call, they get their own line.

@@ -15,8 +15,8 @@ from turnkeeper.models.session.messages import (
     SessionInput,
     check_outside_start,
     configured,
+    make_title,
     read_start,
-    title_of,
 )
 from turnkeeper.models.session.queue.fates import REMEMBERED_IDS
 from turnkeeper.models.session.queue.prompt_queue import PromptQueue, QueueState
@@ -338,7 +338,7 @@ def test_ses_4_the_title_defaults_to_the_first_words() -> None:
     send(target, "please read the file notes.txt and tell me everything that is in it, in detail", id="m1")
     target.begin_turn(now=NOW)
     assert target.config.title == "please read the file notes.txt and tell me everything that…"
-    assert title_of("\x00\x01") == "Untitled"
+    assert make_title("\x00\x01") == "Untitled"
 
 
 def test_ses_6_an_empty_queue_has_nothing_to_start() -> None:
