@@ -166,7 +166,7 @@ tasks = typer.Typer(
 commands.add_typer(tasks)
 
 TaskIdArgument = Annotated[str, typer.Argument(metavar="TASK_ID", help="The task's id.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON, an object a line.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON, one object per line.")]
 SessionArgument = Annotated[str, typer.Argument(metavar="ID", callback=_check_id, help="The session's id.")]
 NewIdOption = Annotated[
     str | None,
@@ -292,7 +292,8 @@ def create_key(
     user: Annotated[str | None, typer.Option(metavar="NAME", help="Who gets it.")] = None,
     role: Annotated[str, typer.Option(metavar="ROLE", help="reader, writer, approver or admin.")] = "writer",
     expires: Annotated[
-        str | None, typer.Option(metavar="WHEN", help="After 12h or 90d, or on a date as 2027-01-31; default: never.")
+        str | None,
+        typer.Option(metavar="WHEN", help="After 12h or 90d, or on a date (2027-01-31); default: never."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -346,7 +347,7 @@ def _settings_of_keys() -> Iterator[Settings]:
 @commands.command()
 def export(
     session: SessionArgument,
-    markdown: Annotated[bool, typer.Option("--markdown", help="A text for people, which can't be imported.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Markdown for people, which can't be imported.")] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it. Default: stdout.")
     ] = None,

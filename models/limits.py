@@ -117,7 +117,7 @@ class Limits(Strict):
 
     @property
     def turn_bytes(self) -> int:
-        """Size from which a running turn moves its oldest steps to the archive."""
+        """Threshold above which a running turn moves its oldest steps to the archive."""
         return self.max_state_bytes // 2
 
     @property

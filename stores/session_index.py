@@ -316,7 +316,7 @@ class _Waiting:
 
 
 class IndexWriter:
-    """Stores rows in the index soon. No method raises because of the store."""
+    """Writes index rows in the background. No method raises because of the store."""
 
     def __init__(self, index: SessionIndex) -> None:
         self._index = index

@@ -30,7 +30,7 @@ from turnkeeper.models.transcript.attachments import (
     detect_image_type,
     has_inline_content,
     is_text,
-    named_in_text,
+    placeholder_text,
 )
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest
 
@@ -177,7 +177,7 @@ def _visible_message(message: ModelMessage, sight: Sight, withheld: WithheldNote
 
 
 def _render(attachment: Attachment, sight: Sight, withheld: WithheldNote) -> _Rendering:
-    name = named_in_text(_with_size(attachment))
+    name = placeholder_text(_with_size(attachment))
     if isinstance(attachment, CodeAttachment):
         is_missing = attachment.hash is not None and not has_inline_content(attachment)
         return _Rendering(f"{name} {NOT_STORED}" if is_missing else f"{name}\n{_fenced(attachment)}")

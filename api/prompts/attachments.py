@@ -81,7 +81,7 @@ class AttachmentKeeper:
         """Check attachments, and return them with large contents by reference. Nothing is stored yet.
 
         `limits` are those of the session, if they are known.
-        Raises 422 naming the field below `name`, also for the hash of a content that was not uploaded, and 503.
+        Raises 422 naming the field below `name`, also for an unknown upload hash, and 503.
         """
         if not attachments:
             return NO_ATTACHMENTS

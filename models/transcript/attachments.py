@@ -135,7 +135,7 @@ def estimated_chars(attachment: Attachment) -> int:
         return IMAGE_CHARS
     if attachment.media_type == PDF:
         return PDF_CHARS_PER_PAGE * min(MAX_PDF_PAGES, max(1, -(-size // PDF_BYTES_PER_PAGE)))
-    return min(MAX_SHOWN_CHARS, size) if is_text(attachment.media_type) else len(named_in_text(attachment))
+    return min(MAX_SHOWN_CHARS, size) if is_text(attachment.media_type) else len(placeholder_text(attachment))
 
 
 _TEXT_TYPES = frozenset(
@@ -168,16 +168,16 @@ def with_names(text: str, attachments: Sequence[Attachment], *, note: str = "") 
     >>> with_names("Look.", [ImageAttachment(type="image", name="cat.png", media_type="image/png")])
     'Look.\n\n[Image: cat.png, image/png]'
     """
-    lines = [f"{named_in_text(attachment)}{note}" for attachment in attachments]
+    lines = [f"{placeholder_text(attachment)}{note}" for attachment in attachments]
     return "\n\n".join(filter(None, (text, "\n".join(lines))))
 
 
-def named_in_text(attachment: Attachment) -> str:
+def placeholder_text(attachment: Attachment) -> str:
     """Return the line that stands for an attachment in text.
 
-    >>> named_in_text(ImageAttachment(type="image", name="cat.png", media_type="image/png", hash="0", bytes=12_300))
+    >>> placeholder_text(ImageAttachment(type="image", name="cat.png", media_type="image/png", hash="0", bytes=12_300))
     '[Image: cat.png, image/png, 12 KB]'
-    >>> named_in_text(ImageAttachment(type="image", url="https://example.com/cat.png"))
+    >>> placeholder_text(ImageAttachment(type="image", url="https://example.com/cat.png"))
     '[Image: https://example.com/cat.png]'
     """
     details = [attachment.name or ""]

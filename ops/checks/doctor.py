@@ -204,7 +204,7 @@ async def _keys(settings: Settings) -> Finding:
             return _broken("keys", NO_VALID_KEY, HOW_TO_CREATE_KEY.format(command=command))
     except (SettingsError, StoreUnavailableError):
         return Finding("keys", "unknown", "the archive can't be read")
-    return _good("keys", "callers need one, and there is one")
+    return _good("keys", "required, and at least one exists")
 
 
 def _archive_url(settings: Settings) -> URL:

@@ -26,7 +26,7 @@ async def killed_in_mid_answer(temporal: Client, folder: Path, **limits: Any) ->
     settings["partials"] = "heartbeats"  # of a dead worker, only they leave what was written
     carrier = carrier_factory(Settings(**settings))(temporal)
     await session.prompt(id="p1", text="go on")
-    plan = plan_of(temporal, settings, pauses_at="model call 1 has written 10", pause="for ever")
+    plan = plan_of(temporal, settings, pauses_at="model call 1 has written 10", pause="forever")
     async with carrier, carrier.following(session.handle.id) as live, doomed_worker(plan) as doomed:
         await seen(live, lambda partial: len(partial.parts[0].text.split()) == 10)
         doomed.process.kill()

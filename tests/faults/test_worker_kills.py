@@ -387,7 +387,7 @@ class Kill(Fault):
     @property
     def _pause(self) -> Pause:
         # Where the prompt kills, what is paused must not get away in the meantime.
-        return "for ever" if self.point == "prompt p2 arrives" else "until told"
+        return "forever" if self.point == "prompt p2 arrives" else "until told"
 
 
 @dataclass(frozen=True, eq=False)
@@ -434,7 +434,7 @@ KILLS = [
 STOPS_IN_TIME = [Stop(point) for point in ("list_tools begins", "model call 1 has written 3", "pay begins")]
 
 STOPS_TOO_SOON = [
-    Stop(point, interrupts, payment, pause="for ever", shutdown_grace=0.5)
+    Stop(point, interrupts, payment, pause="forever", shutdown_grace=0.5)
     for point, interrupts, payment in (
         ("model call 2 has written 3", "model call 2", PAID),
         ("put has acted", "put", PAID),

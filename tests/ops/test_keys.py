@@ -104,7 +104,7 @@ def test_api_4_with_json_every_key_is_printed_as_one_object_per_line() -> None:
         (["create", "--role", "root"], "use one of reader, writer, approver, admin"),
         (["create", "--tenant", "Acme"], "is not a tenant's name"),
         (["create", "--user", "a|b"], "is not a user's name"),
-        (["create", "--expires", "soon"], "is neither hours or days"),
+        (["create", "--expires", "soon"], "must be a duration (12h, 90d)"),
         (["create", "--expires", "2020-01-01"], "is in the past"),
         (["create", "--expires", "0d"], "is in the past"),
         (["revoke", "0123456789abcdef"], "There is no key"),

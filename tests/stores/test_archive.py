@@ -18,7 +18,7 @@ from turnkeeper.stores.database.tables import STEPS, TURNS
 ALL = 1_000_000_000
 
 
-async def everything(archive: Archive, session: str = "s1") -> list[ArchivedTurn]:
+async def all_turns(archive: Archive, session: str = "s1") -> list[ArchivedTurn]:
     return await archive.page(session, before=None, limit=None, max_bytes=ALL)
 
 
@@ -33,14 +33,14 @@ async def test_ses_15_stored_turns_are_read_back_unchanged(archive: Archive):
         error_type="budget",
     )
     await archive.put_turns("s1", [whole, archived(2)])
-    assert await everything(archive) == [whole, archived(2)]
+    assert await all_turns(archive) == [whole, archived(2)]
     assert await archive.find("s1", "m1") == whole
     assert await archive.number_of("s1", "m2") == 2
     assert await archive.count("s1") == 2
 
 
 async def test_ses_15_a_session_without_archived_turns_has_an_empty_archive(archive: Archive):
-    assert await everything(archive) == []
+    assert await all_turns(archive) == []
     assert await archive.find("s1", "m1") is None
     assert await archive.number_of("s1", "m1") is None
     assert await archive.count("s1") == 0
@@ -60,12 +60,12 @@ async def test_ses_15_a_second_write_changes_nothing(archive: Archive):
     await archive.put_turns("s1", turns(1, 3))
     await archive.put_turns("s1", turns(1, 3))
     await archive.put_turns("s1", [archived(2, text="another"), archived(3), archived(4)])
-    assert await everything(archive) == turns(1, 4)
+    assert await all_turns(archive) == turns(1, 4)
 
 
 async def test_ses_15_concurrent_writes_of_the_same_turns_all_succeed(archive: Archive):
     await asyncio.gather(*(archive.put_turns("s1", turns(1, 20)) for _ in range(10)))
-    assert await everything(archive) == turns(1, 20)
+    assert await all_turns(archive) == turns(1, 20)
 
 
 async def test_ses_15_writing_no_turns_and_no_steps_does_nothing(archive: Archive):
@@ -80,7 +80,7 @@ async def test_ses_15_an_archive_that_lacks_the_earlier_turns_accepts_none(archi
     await archive.put_turns("s1", turns(1, 2))
     with pytest.raises(ArchiveGapError, match="holds 2 earlier turns where there are 3"):
         await archive.put_turns("s1", turns(4, 6))
-    assert await everything(archive) == turns(1, 2)
+    assert await all_turns(archive) == turns(1, 2)
 
 
 async def test_ses_15_turns_of_another_session_fill_no_gap(archive: Archive):
@@ -93,13 +93,13 @@ async def test_ses_15_a_number_used_by_another_turn_is_rejected_with_the_whole_b
     await archive.put_turns("s1", turns(1, 3))
     with pytest.raises(ArchiveConflictError):
         await archive.put_turns("s1", [archived(3, id="foreign"), archived(4)])
-    assert await everything(archive) == turns(1, 3)
+    assert await all_turns(archive) == turns(1, 3)
 
 
 async def test_ses_6_an_id_used_again_long_after_is_another_turn_and_the_newest_is_found(archive: Archive):
     again = archived(4, id="m1")
     await archive.put_turns("s1", [*turns(1, 3), again])
-    assert await everything(archive) == [*turns(1, 3), again]
+    assert await all_turns(archive) == [*turns(1, 3), again]
     assert await archive.find("s1", "m1") == again
     assert await archive.number_of("s1", "m1") == 4
 
@@ -161,7 +161,7 @@ async def test_ses_15_a_page_reads_only_the_turns_that_it_returns(archive: Archi
     )
     assert await archive.page("s1", before=None, limit=3, max_bytes=ALL) == turns(3, 5)
     with pytest.raises(StoreUnavailableError, match="turn 1 in a form this version can't read"):
-        await everything(archive)
+        await all_turns(archive)
 
 
 async def test_ses_15_early_steps_are_read_back_in_part_or_whole(archive: Archive):
@@ -197,9 +197,9 @@ async def test_ses_15_deleting_removes_everything_of_a_session_and_of_no_other(a
         await archive.put_turns(session, turns(1, 10))
         await archive.put_steps(session, 1, 0, steps(0, 9))
     assert await archive.delete("s1") == 10
-    assert await everything(archive) == []
+    assert await all_turns(archive) == []
     assert await archive.steps("s1", 1) == []
-    assert await everything(archive, "s2") == turns(1, 10)
+    assert await all_turns(archive, "s2") == turns(1, 10)
     assert await archive.steps("s2", 1) == steps(0, 9)
     await archive.put_turns("s1", turns(1, 1))
-    assert await everything(archive) == turns(1, 1)
+    assert await all_turns(archive) == turns(1, 1)

@@ -86,7 +86,7 @@ async def test_ses_5_a_signal_with_any_payload_is_rejected_with_a_reason(shared:
     driven = await shared.start()
     results = await gather(*(driven.handle.signal("prompt", raw(payload)) for payload in PAYLOADS))
     assert set(results) == {None}
-    fates = await until(lambda: fates_of(driven, len(PAYLOADS)))
+    fates = await until(lambda: recorded_fates(driven, len(PAYLOADS)))
     assert {(fate.fate, fate.refusal) for fate in fates} <= {("rejected", "invalid"), ("rejected", "blank")}
     assert any("can't be decoded as 'binary/encrypted'" in (fate.reason or "") for fate in fates)
     assert all(len((fate.reason or "").encode()) <= 500 for fate in fates)
@@ -97,7 +97,7 @@ async def test_ses_5_a_signal_with_any_payload_is_rejected_with_a_reason(shared:
         await replayer().replay_workflow(history)
 
 
-async def fates_of(driven: DrivenSession, count: int) -> Any:
+async def recorded_fates(driven: DrivenSession, count: int) -> Any:
     fates = (await driven.queue()).fates
     return fates if len(fates) >= min(count, REMEMBERED_FATES) else None
 

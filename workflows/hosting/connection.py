@@ -110,9 +110,9 @@ async def _log_until_reachable(client: Client, endpoint: Endpoint) -> None:
 
 
 async def prepare_embedded(client: Client, *, patience: float = 0.0) -> None:
-    """Prepare the embedded server's namespace as `prepare` does, and have it retain ended sessions.
+    """Prepare the embedded server's namespace as `prepare` does, and set its retention of ended sessions.
 
-    A server that is starting refuses that, so it has `patience` seconds. Raises `TemporalAccessError`.
+    A starting server rejects this, so it has `patience` seconds. Raises `TemporalAccessError`.
     """
     deadline = asyncio.get_running_loop().time() + patience
     while True:

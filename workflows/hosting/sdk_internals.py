@@ -164,7 +164,7 @@ class SdkInternals:
         """The SDK's runner without a sandbox, and with evictions if they are possible.
 
         A sandbox loads modules that are imported late once more for each session, and restricts them: an application's
-        log handler, which runs in the workflow's thread, then fails workflow tasks for ever (docs/decisions/0045).
+        log handler, which runs in the workflow's thread, then fails workflow tasks forever (docs/decisions/0045).
         """
         if PAYLOAD_VISITS not in self._missing:
             spare_needless_visits()

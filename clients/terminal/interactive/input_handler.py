@@ -30,7 +30,7 @@ from turnkeeper.clients.terminal.interactive.screen import Screen
 from turnkeeper.models.session.approvals import PendingApproval
 from turnkeeper.models.session.messages import Configure
 from turnkeeper.models.session.queue.prompts import PromptMode, sentence_for
-from turnkeeper.models.transcript.attachments import Attachment, named_in_text, with_names
+from turnkeeper.models.transcript.attachments import Attachment, placeholder_text, with_names
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import ApprovalDecision
 
@@ -165,7 +165,7 @@ class InputHandler:
     def attach(self, attachments: Iterable[Attachment]) -> None:
         """Send `attachments` with the next prompt."""
         self._attached += attachments
-        names = ", ".join(map(named_in_text, self._attached))
+        names = ", ".join(map(placeholder_text, self._attached))
         self._session.note(texts.ATTACHED.format(names=names))
 
     def _attach(self, path: str) -> None:

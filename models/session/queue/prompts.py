@@ -151,7 +151,7 @@ def read_prompt(
     'hello'
     """
     if extra_arguments:
-        raise RejectedError("invalid", f"A prompt is one JSON value; this signal carried {extra_arguments + 1}.")
+        raise RejectedError("invalid", f"A prompt is one JSON value; this signal has {extra_arguments + 1}.")
     if isinstance(raw, str):
         raw = {"text": raw}
     if not isinstance(raw, dict):

@@ -325,14 +325,14 @@ def folded(*events: dict[str, Any], request_id: str | None = "req_1") -> tuple[l
     return deltas, answer.response(request_id=request_id)
 
 
-def of_blocks(*blocks: Block, stop: str = "end_turn") -> tuple[list[Delta], ModelResponse]:
+def from_blocks(*blocks: Block, stop: str = "end_turn") -> tuple[list[Delta], ModelResponse]:
     events = [event for index, (start, deltas) in enumerate(blocks) for event in block_events(index, start, deltas)]
     return folded(message_start(), *events, *message_end(stop))
 
 
 def test_agt_3_an_answer_keeps_its_parts_in_order_and_its_original_blocks() -> None:
     redacted: Block = ({"type": "redacted_thinking", "data": "EmwK"}, [])
-    deltas, response = of_blocks(
+    deltas, response = from_blocks(
         thinking("left first", "sig1"),
         text("I look."),
         tool_use(Call("toolu_1", "look", {"at": "left"})),
@@ -382,7 +382,7 @@ def test_agt_3_an_answer_keeps_its_parts_in_order_and_its_original_blocks() -> N
 
 
 def test_agt_3_unknown_blocks_and_deltas_are_sent_back_unchanged() -> None:
-    deltas, response = of_blocks(
+    deltas, response = from_blocks(
         ({"type": "dream", "content": None, "scenes": [1], "depth": 1}, [
             {"type": "dream_delta", "content": "a "},
             {"type": "dream_delta", "content": "boat", "scenes": [2]},
@@ -404,7 +404,7 @@ def test_agt_3_unknown_blocks_and_deltas_are_sent_back_unchanged() -> None:
 
 @pytest.mark.parametrize("arguments", ['{"at": ', "[1]", '{"at": NaN}', '{"a":' * 2_000, "left"])
 def test_agt_3_arguments_that_are_not_a_json_object_stay_text_and_can_be_sent_back(arguments: str) -> None:
-    _, response = of_blocks(tool_use(Call("toolu_1", "look", arguments)), stop="tool_use")
+    _, response = from_blocks(tool_use(Call("toolu_1", "look", arguments)), stop="tool_use")
     assert [call.args for call in response.calls] == [arguments]
     assert response.state is not None
     body = encoded(
@@ -418,7 +418,7 @@ def test_agt_3_arguments_that_are_not_a_json_object_stay_text_and_can_be_sent_ba
 
 def test_agt_3_arguments_may_arrive_all_at_once_or_be_missing() -> None:
     at_once: Block = ({"type": "tool_use", "id": "a", "name": "look", "input": {"at": "left"}}, [])
-    _, response = of_blocks(at_once, tool_use(Call("b", "look", "")), stop="tool_use")
+    _, response = from_blocks(at_once, tool_use(Call("b", "look", "")), stop="tool_use")
     assert [call.args for call in response.calls] == [{"at": "left"}, {}]
 
 
@@ -428,7 +428,7 @@ def test_agt_3_an_answer_is_sent_back_unchanged_however_its_stream_was_split(cha
     pieces = [thought[at : at + size] for at in range(0, len(thought), size)]
     start = {"type": "thinking", "thinking": "", "signature": ""}
     deltas: list[dict[str, Any]] = [{"type": "thinking_delta", "thinking": piece} for piece in pieces]
-    _, response = of_blocks((start, [*deltas, {"type": "signature_delta", "signature": "s"}]))
+    _, response = from_blocks((start, [*deltas, {"type": "signature_delta", "signature": "s"}]))
     restored = ModelResponse.model_validate_json(response.model_dump_json())
     assert restored.state is not None
     assert restored.state.items == [
@@ -448,13 +448,13 @@ def test_agt_3_an_answer_is_sent_back_unchanged_however_its_stream_was_split(cha
     ],
 )
 def test_agt_3_every_stop_reason_is_mapped(stop: str, expected: str) -> None:
-    _, response = of_blocks(text("Well."), stop=stop)
+    _, response = from_blocks(text("Well."), stop=stop)
     assert (response.stop, response.text) == (expected, "Well.")
     assert (response.state is None) is (stop in ("max_tokens", "tool_use", "length"))
 
 
 def test_agt_3_a_truncated_answer_has_no_calls() -> None:
-    _, response = of_blocks(text("Well."), tool_use(Call("a", "pay", '{"sum": 1')), stop="max_tokens")
+    _, response = from_blocks(text("Well."), tool_use(Call("a", "pay", '{"sum": 1')), stop="max_tokens")
     assert response.calls == []
     assert response.text == "Well."
     assert response.state is None
@@ -462,7 +462,7 @@ def test_agt_3_a_truncated_answer_has_no_calls() -> None:
 
 @pytest.mark.parametrize("stop", ["tool_use", "end_turn", "stop_sequence", "stop", "tool_calls"])
 def test_agt_9_tool_calls_run_whatever_regular_stop_reason_is_reported(stop: str) -> None:
-    _, response = of_blocks(text("Well."), tool_use(Call("a", "pay", {"sum": 1})), stop=stop)
+    _, response = from_blocks(text("Well."), tool_use(Call("a", "pay", {"sum": 1})), stop=stop)
     assert (response.stop, [call.args for call in response.calls]) == ("tool_calls", [{"sum": 1}])
     assert response.state is not None
 
@@ -483,7 +483,7 @@ RAN: Block = ({"type": "code_execution_tool_result", "tool_use_id": "srv_1", "co
     ],
 )
 def test_agt_3_calls_without_a_result_are_not_sent_back(blocks: list[Block], stop: str, is_kept: bool) -> None:
-    _, response = of_blocks(*blocks, stop=stop)
+    _, response = from_blocks(*blocks, stop=stop)
     assert (response.state is not None) is is_kept
 
 

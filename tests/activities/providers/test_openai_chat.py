@@ -170,7 +170,7 @@ def test_agt_3_call_ids_have_nine_alphanumeric_characters_and_are_unique(vendor_
 @pytest.mark.parametrize("vendor_id", ["functions.look:0", f"call_1__thought__{'c2ln' * 20}"])
 def test_agt_3_meaningful_call_ids_are_sent_back_to_the_same_model(vendor_id):
     piece = {"index": 0, "id": vendor_id, "function": {"name": "look", "arguments": "{}"}}
-    response = of_deltas({"tool_calls": [piece]})
+    response = from_deltas({"tool_calls": [piece]})
     step = ModelMessage(role="assistant", tool_calls=response.calls, state=response.state)
     body = encoded(user("?"), step, result(vendor_id, "a chair"))
     assert [call["id"] for call in body["messages"][2]["tool_calls"]] == [vendor_id]
@@ -183,7 +183,7 @@ def test_agt_3_random_call_ids_are_shortened_and_meaningful_ones_are_kept():
         {"index": n, "id": vendor_id, "function": {"name": "look", "arguments": "{}"}}
         for n, vendor_id in enumerate(["functions.look:0", "toolu_01A"])
     ]
-    response = of_deltas({"tool_calls": pieces})
+    response = from_deltas({"tool_calls": pieces})
     step = ModelMessage(role="assistant", tool_calls=response.calls, state=response.state)
     body = encoded(user("?"), step, result("functions.look:0", "a chair"), result("toolu_01A", "a door"))
     ids = [call["id"] for call in body["messages"][2]["tool_calls"]]
@@ -238,7 +238,7 @@ def folded(*chunks: dict[str, Any], fold: type[ChatAccumulator] = ChatAccumulato
     return deltas, answer.response(request_id="req_1")
 
 
-def of_deltas(
+def from_deltas(
     *deltas: dict[str, Any], finish: str = "stop", fold: type[ChatAccumulator] = ChatAccumulator
 ) -> ModelResponse:
     return folded(*map(chunk, deltas), chunk({}, finish), fold=fold)[1]
@@ -281,7 +281,7 @@ def test_agt_3_an_answer_keeps_its_parts_and_the_state_that_the_server_needs_bac
 
 
 def test_agt_3_an_answer_without_extra_fields_has_no_state():
-    response = of_deltas({"role": "assistant", "content": "So.", "refusal": None, "annotations": [], "audio": None})
+    response = from_deltas({"role": "assistant", "content": "So.", "refusal": None, "annotations": [], "audio": None})
     assert (response.text, response.state, response.usage) == ("So.", None, None)
 
 
@@ -309,14 +309,14 @@ def test_agt_3_a_choice_without_an_index_is_the_first(unnumbered):
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
 def test_agt_4_thinking_is_shown_whichever_field_it_arrives_in(field):
-    response = of_deltas({field: "left "}, {field: "first", "content": None}, {"content": "So."})
+    response = from_deltas({field: "left "}, {field: "first", "content": None}, {"content": "So."})
     assert (response.thinking, response.text) == ("left first", "So.")
-    both = of_deltas({"reasoning": "once", "reasoning_content": "once"}, {"content": "So."})
+    both = from_deltas({"reasoning": "once", "reasoning_content": "once"}, {"content": "So."})
     assert both.thinking == "once"
 
 
 def test_agt_3_unknown_fields_are_concatenated_and_sent_back():
-    response = of_deltas(
+    response = from_deltas(
         {"content": "So.", "signature": "a", "steps": [1], "mood": {"x": 1}},
         {"signature": "b", "steps": [2], "mood": {"x": 2}},
     )
@@ -423,13 +423,13 @@ def test_agt_3_unknown_fields_are_concatenated_and_sent_back():
 )
 @pytest.mark.parametrize("finish", ["tool_calls", "stop", "function_call"])
 def test_agt_4_calls_are_assembled_from_any_form_of_deltas(deltas, expected, finish):
-    response = of_deltas(*({"tool_calls": [delta]} for delta in deltas), finish=finish)
+    response = from_deltas(*({"tool_calls": [delta]} for delta in deltas), finish=finish)
     assert response.calls == expected
     assert response.stop == "tool_calls"
 
 
 def test_agt_4_a_legacy_function_call_is_a_call():
-    response = of_deltas(
+    response = from_deltas(
         {"function_call": {"name": "look", "arguments": '{"at"'}},
         {"function_call": {"arguments": ": 1}"}},
         finish="function_call",
@@ -440,12 +440,14 @@ def test_agt_4_a_legacy_function_call_is_a_call():
 def test_agt_4_an_unstreamed_answer_is_read():
     whole = {**chunk({}), "choices": [{"index": 0, "message": {"content": "So."}, "finish_reason": "stop"}]}
     assert folded(whole)[1].text == "So."
-    assert of_deltas({"content": [{"type": "text", "text": "So."}, {"type": "thinking", "thinking": []}]}).text == "So."
+    assert (
+        from_deltas({"content": [{"type": "text", "text": "So."}, {"type": "thinking", "thinking": []}]}).text == "So."
+    )
 
 
 def test_agt_3_a_truncated_answer_has_no_calls_and_no_state():
     half = {"index": 0, "id": "a", "function": {"name": "look", "arguments": "{"}}
-    response = of_deltas({"reasoning": "hm", "content": "Half"}, {"tool_calls": [half]}, finish="length")
+    response = from_deltas({"reasoning": "hm", "content": "Half"}, {"tool_calls": [half]}, finish="length")
     assert (response.stop, response.text, response.calls, response.state) == ("max_tokens", "Half", [], None)
 
 
@@ -478,20 +480,23 @@ def test_agt_3_a_truncated_answer_has_no_calls_and_no_state():
 @pytest.mark.parametrize("fold", [ChatAccumulator, TextChatAccumulator])
 def test_agt_9_refusals_and_failures_are_not_answers(delta, finish, error_type, fold):
     with pytest.raises(ModelError) as failed:
-        of_deltas(delta, finish=finish, fold=fold)
+        from_deltas(delta, finish=finish, fold=fold)
     assert failed.value.error_type == error_type
 
 
 @pytest.mark.parametrize("finish", ["stop", "STOP", "tool_calls", "function_call", "eos", "eos_token", "end_turn",
                                     "stop_sequence", "stop-sequence", "COMPLETE", " stop "])  # fmt: skip
 def test_agt_9_every_regular_finish_reason_completes_the_answer(finish):
-    assert (of_deltas({"content": "So."}, finish=finish).text, of_deltas({}, finish=finish).stop) == ("So.", "end_turn")
+    assert (from_deltas({"content": "So."}, finish=finish).text, from_deltas({}, finish=finish).stop) == (
+        "So.",
+        "end_turn",
+    )
 
 
 @pytest.mark.parametrize("finish", ["length", "max_tokens", "MAX_TOKENS", "model_length", "max_output_tokens"])
 def test_agt_9_a_finish_reason_that_means_a_length_limit_truncates_the_answer(finish):
     half = {"index": 0, "id": "a", "function": {"name": "look", "arguments": "{}"}}
-    response = of_deltas({"content": "Half"}, {"tool_calls": [half]}, finish=finish)
+    response = from_deltas({"content": "Half"}, {"tool_calls": [half]}, finish=finish)
     assert (response.stop, response.calls, response.state) == ("max_tokens", [], None)
 
 
@@ -499,7 +504,7 @@ def test_agt_9_unknown_finish_reasons_are_retried_a_few_times():
     botched = ("function_call_filter: MALFORMED_FUNCTION_CALL", UNCLEAR_ANSWER)
     for finish, lasting in (("of next year", UNCLEAR_ANSWER), botched, ("network_error", "")):
         with pytest.raises(ModelError) as failed:
-            of_deltas({"content": "I wi"}, finish=finish)
+            from_deltas({"content": "I wi"}, finish=finish)
         assert failed.value.lasting == lasting
 
 
@@ -511,7 +516,7 @@ def test_agt_3_an_answer_without_a_finish_reason_is_incomplete():
 
 
 def test_agt_3_split_characters_are_joined_or_replaced():
-    response = of_deltas({"content": "a \ud83d"}, {"content": "\ude00 b \ud83d", "mood": "\ud83d"})
+    response = from_deltas({"content": "a \ud83d"}, {"content": "\ude00 b \ud83d", "mood": "\ud83d"})
     assert response.text == "a \U0001f600 b \ufffd"
     ModelResponse.model_validate_json(response.model_dump_json())
 
@@ -590,7 +595,7 @@ def test_ctx_13_text_that_resembles_thinking_tags_is_text(text):
 
 
 def test_ctx_13_unfinished_thinking_is_not_an_answer():
-    response = of_deltas({"content": "<think>Is a <"}, {"content": " b?"}, finish="length")
+    response = from_deltas({"content": "<think>Is a <"}, {"content": " b?"}, finish="length")
     assert response.parts == [ThinkPart(kind="think", text="Is a < b?")]
 
 
@@ -643,7 +648,7 @@ def test_ctx_13_an_answer_in_the_text_protocol_is_parsed_and_shown_without_marks
 
 
 def test_ctx_13_native_thinking_comes_before_the_written_parts():
-    response = of_deltas(
+    response = from_deltas(
         {"reasoning_content": "hm"},
         {"content": "§respond: So. \ud83d"},
         {"content": "\ude00"},
@@ -654,7 +659,7 @@ def test_ctx_13_native_thinking_comes_before_the_written_parts():
 
 
 def test_ctx_13_a_call_in_a_truncated_answer_is_discarded():
-    response = of_deltas(
+    response = from_deltas(
         {"content": 'So.\n§call: {"name": "pay", "args": {}}'}, finish="length", fold=TextChatAccumulator
     )
     assert (response.stop, response.text, response.calls) == ("max_tokens", "So.", [])

@@ -232,7 +232,7 @@ def folded(*events: dict[str, Any], request_id: str | None = "req_1") -> tuple[l
     return deltas, answer.response(request_id=request_id)
 
 
-def of_items(*items: Item, end: dict[str, Any] | None = None) -> tuple[list[Delta], ModelResponse]:
+def from_items(*items: Item, end: dict[str, Any] | None = None) -> tuple[list[Delta], ModelResponse]:
     return folded(*events_of(items, end))
 
 
@@ -246,7 +246,7 @@ def streamed_text(deltas: list[Delta], kind: str) -> str:
 
 def test_agt_3_an_answer_keeps_its_parts_in_order_and_its_original_items():
     items = [item for item in ITEMS if item["type"] != "dream"]
-    deltas, response = of_items(*items)
+    deltas, response = from_items(*items)
     assert response == ModelResponse(
         parts=[
             ThinkPart(kind="think", text="First the\nleft, one…"),
@@ -274,24 +274,24 @@ def test_agt_3_unknown_items_are_sent_back_unchanged_and_in_order():
 
 
 def test_agt_3_reasoning_without_encrypted_content_leaves_no_state():
-    assert of_items(reasoning("hm", encrypted=None), message("So."))[1].state is None
+    assert from_items(reasoning("hm", encrypted=None), message("So."))[1].state is None
 
 
 def test_agt_3_several_messages_and_thoughts_are_separated_by_blank_lines():
     thoughts = {**reasoning(""), "summary": [{"type": "summary_text", "text": text} for text in ("One.", "Two.")]}
-    deltas, response = of_items(thoughts, message("I look.", "commentary"), message("A chair.", id="msg_2"))
+    deltas, response = from_items(thoughts, message("I look.", "commentary"), message("A chair.", id="msg_2"))
     assert response.text == streamed_text(deltas, "respond") == "I look.\n\nA chair."
     assert response.thinking == streamed_text(deltas, "think") == "One.\n\nTwo."
 
 
 @pytest.mark.parametrize("arguments", ['{"at": ', "[1]", "look", '{"at": NaN}', "1e999"])
 def test_agt_3_arguments_that_are_not_a_json_object_stay_text(arguments):
-    _, response = of_items(function_call(Call("call_1", "look", arguments)))
+    _, response = from_items(function_call(Call("call_1", "look", arguments)))
     assert response.calls == [CallPart(kind="call", id="call_1", name="look", args=arguments)]
 
 
 def test_agt_3_a_truncated_answer_has_no_calls_and_no_state():
-    _, response = of_items(
+    _, response = from_items(
         message("Half"), function_call(Call("c", "look", '{"a"')), end=incomplete("max_output_tokens")
     )
     assert (response.stop, response.text, response.calls, response.state) == ("max_tokens", "Half", [], None)
@@ -376,7 +376,7 @@ def assert_broken_off(*events: dict[str, Any]) -> None:
 )
 def test_agt_9_a_refusal_is_not_an_answer(items, end):
     with pytest.raises(ModelError) as refused:
-        of_items(*items, end=end)
+        from_items(*items, end=end)
     assert refused.value.error_type == "refusal"
 
 
@@ -386,18 +386,19 @@ def test_agt_9_a_refusal_is_not_an_answer(items, end):
 )
 def test_agt_9_a_response_incomplete_for_other_reasons_is_not_an_answer(end):
     with pytest.raises(ModelError) as failed:
-        of_items(message("Half"), end=end)
+        from_items(message("Half"), end=end)
     assert (failed.value.error_type, failed.value.lasting) == ("provider_error", UNCLEAR_ANSWER)
 
 
 def test_agt_9_a_refusal_beside_an_answer_is_text():
     assert (
-        of_items(message("The first, yes."), refusal("The second, no."))[1].text == "The first, yes.\n\nThe second, no."
+        from_items(message("The first, yes."), refusal("The second, no."))[1].text
+        == "The first, yes.\n\nThe second, no."
     )
 
 
 def test_agt_3_state_that_cannot_be_stored_is_dropped():
-    _, response = of_items({**message("\ud83d"), "id": "\ud83d"})
+    _, response = from_items({**message("\ud83d"), "id": "\ud83d"})
     assert response.state is None
     assert response.text == "\ufffd"
     ModelResponse.model_validate_json(response.model_dump_json())
@@ -472,7 +473,7 @@ def test_agt_10_usage_is_mapped_to_our_token_counts():
     assert response.usage == Usage(
         input_tokens=100, output_tokens=20, cached_tokens=60, reasoning_tokens=7, cache_write_tokens=5
     )
-    assert of_items(message("So."))[1].usage is None
+    assert from_items(message("So."))[1].usage is None
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def server_of(*tools: Callable[..., Any]) -> MCPServer:
     return server
 
 
-def offering(*names: str) -> Server[Any]:
+def server_with(*names: str) -> Server[Any]:
     """Return a foreign server of tools with these names, whatever they are; a call is answered with the name."""
 
     async def listed(_ctx: object, _params: object) -> ListToolsResult:
@@ -73,7 +73,7 @@ async def echo(text: str, times: int = 1) -> str:
     return text * times
 
 
-async def answering(result: CallToolResult, **more: Any) -> ToolResult:
+async def result_of_answer(result: CallToolResult, **more: Any) -> ToolResult:
     """Return the tool result that a foreign server's answer becomes."""
 
     async def tool() -> CallToolResult:
@@ -92,10 +92,10 @@ async def raising(error: BaseException, annotations: ToolAnnotations | None = No
     server = MCPServer("foreign", log_level="CRITICAL")
     server.add_tool(tool, annotations=annotations)
     async with Toolbox([ToolServer("foreign", server, trusted=True)]) as toolbox:
-        return await came_of(toolbox, invocation("tool"))
+        return await result_of_call(toolbox, invocation("tool"))
 
 
-async def came_of(toolbox: Toolbox, called: ToolInvocation) -> ToolResult:
+async def result_of_call(toolbox: Toolbox, called: ToolInvocation) -> ToolResult:
     """Return the result of a call that isn't repeated."""
     try:
         return await toolbox.call(called)
@@ -118,14 +118,17 @@ async def names_of(*servers: ToolServer, reserved: tuple[str, ...] = ()) -> list
 
 async def test_agt_6_the_built_in_tools_come_first_and_the_order_is_stable(tmp_path):
     built_in = ToolServer("own", built_in_tools(tmp_path, now=lambda: datetime.now(UTC)))
-    foreign = ToolServer("foreign", offering("zebra", "ant"))
+    foreign = ToolServer("foreign", server_with("zebra", "ant"))
     expected = ["file_read", "file_list", "file_search", "file_write", "now", "ant", "zebra"]
     assert await names_of(built_in, foreign) == expected
 
 
 async def test_agt_6_names_include_the_servers_name_only_where_several_offer_the_same(tmp_path):
     built_in = ToolServer("own", built_in_tools(tmp_path, now=lambda: datetime.now(UTC)))
-    a, b = ToolServer("a", offering("search", "pay", "now")), ToolServer("b", offering("search", "ship"))
+    a, b = (
+        ToolServer("a", server_with("search", "pay", "now")),
+        ToolServer("b", server_with("search", "ship")),
+    )
     assert (await names_of(built_in, a, b))[4:] == ["now", "a__now", "pay", "a__search", "b__search", "ship"]
 
 
@@ -151,11 +154,11 @@ async def test_agt_6_a_name_with_the_servers_prefix_works_even_if_it_is_no_longe
 
 
 async def test_agt_6_reserved_names_are_not_used_for_tools():
-    assert await names_of(ToolServer("a", offering("run_task")), reserved=("run_task",)) == ["a__run_task"]
+    assert await names_of(ToolServer("a", server_with("run_task")), reserved=("run_task",)) == ["a__run_task"]
 
 
 async def test_agt_6_names_that_differ_only_in_forbidden_characters_are_distinguished():
-    async with Toolbox([ToolServer("a", offering("x.y", "x y", "x_y", "a__x_y"))]) as toolbox:
+    async with Toolbox([ToolServer("a", server_with("x.y", "x y", "x_y", "a__x_y"))]) as toolbox:
         tools = (await toolbox.list_tools()).tools
         outcomes = {(await toolbox.call(invocation(tool.name))).outcome for tool in tools}
     assert outcomes == {"x.y", "x y", "x_y", "a__x_y"}
@@ -167,7 +170,9 @@ SERVER_NAMES = st.lists(st.sampled_from(["a", "b", "a__b", "s" * 60]), min_size=
 
 @given(st.data(), SERVER_NAMES)
 async def test_agt_6_names_are_unique_and_every_vendor_accepts_them(data, server_names):
-    servers = [ToolServer(name, offering(*data.draw(st.lists(NAME, max_size=6, unique=True)))) for name in server_names]
+    servers = [
+        ToolServer(name, server_with(*data.draw(st.lists(NAME, max_size=6, unique=True)))) for name in server_names
+    ]
     names = await names_of(*servers)
     assert len(set(names)) == len(names)
     assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) for name in names)
@@ -176,7 +181,7 @@ async def test_agt_6_names_are_unique_and_every_vendor_accepts_them(data, server
 
 def test_agt_6_server_names_must_be_unique():
     with pytest.raises(ValueError, match="names of their own"):
-        Toolbox([ToolServer("a", offering()), ToolServer("a", offering())])
+        Toolbox([ToolServer("a", server_with()), ToolServer("a", server_with())])
 
 
 @pytest.mark.parametrize(
@@ -283,7 +288,7 @@ def doubling(levels: int) -> dict[str, Any]:
     return {"type": "object", "properties": {"a": {"$ref": "#/$defs/d0"}}, "$defs": twice | end}
 
 
-def nothing_of(length: int) -> dict[str, Any]:
+def object_with(length: int) -> dict[str, Any]:
     return {str(number): 0 for number in range(length)}
 
 
@@ -302,7 +307,7 @@ async def test_agt_7_a_small_but_expensive_schema_is_left_to_its_server(monkeypa
         ({"properties": {"a": {"items": {"items": {"type": "integer"}}}}}, [[1] * 300] * 300),
         ({"properties": {"a": {"anyOf": [{"anyOf": [{"type": "integer"}] * 30}] * 30}}}, "x" * 100_000),
         ({"properties": {"a": {"items": {"enum": list(map(str, range(3_000)))}}}}, ["2999"] * 3_000),
-        ({"properties": {"a": {"items": {"$ref": "#/$defs/b"}}}, "$defs": {"b": nothing_of(3_000)}}, [1] * 3_000),
+        ({"properties": {"a": {"items": {"$ref": "#/$defs/b"}}}, "$defs": {"b": object_with(3_000)}}, [1] * 3_000),
     ],
 )
 def test_agt_7_checking_any_schema_ends_after_a_limited_number_of_steps(schema, value, monkeypatch):
@@ -495,7 +500,7 @@ async def test_agt_7_an_unreadable_answer_makes_an_at_most_once_call_an_unknown_
 
     server = Server("foreign", on_list_tools=listed, on_call_tool=called)
     async with Toolbox([ToolServer("foreign", server, trusted=is_trusted)]) as toolbox:
-        assert (await came_of(toolbox, invocation("t"))).status == status
+        assert (await result_of_call(toolbox, invocation("t"))).status == status
 
 
 async def test_agt_7_an_unreachable_server_does_not_hide_the_tools_of_others(caplog):
@@ -621,21 +626,21 @@ async def test_agt_6_each_of_many_concurrent_calls_gets_its_own_answer(tmp_path)
     ],
 )
 async def test_agt_7_any_server_answer_becomes_an_outcome_and_its_content(result, outcome, content):
-    assert untimed(await answering(result)) == ToolResult(outcome=outcome, content=content)
+    assert untimed(await result_of_answer(result)) == ToolResult(outcome=outcome, content=content)
 
 
 @pytest.mark.parametrize(
     ("text", "outcome", "content"), [("broke", "broke", ""), ("a\nb", "tool failed", "a\nb"), ("", "tool failed", "")]
 )
 async def test_agt_7_an_error_reported_by_a_tool_is_marked_as_one(text, outcome, content):
-    result = await answering(CallToolResult(content=[TextContent(text=text)], is_error=True))
+    result = await result_of_answer(CallToolResult(content=[TextContent(text=text)], is_error=True))
     assert untimed(result) == ToolResult(outcome=outcome, content=content, status="error")
 
 
 async def test_ctx_14_a_foreign_tools_long_result_is_cut_by_a_final_limit():
     text = "head\n" + "é" * 100_000 + "\ntail"
     answer = CallToolResult(content=[TextContent(text=text)])
-    result = await answering(answer, max_chars=30_000, max_bytes=20_000)
+    result = await result_of_answer(answer, max_chars=30_000, max_bytes=20_000)
     assert result.content.startswith("head\n")
     assert result.content.endswith("\ntail")
     assert "of 100,010 characters left out" in result.content
@@ -643,8 +648,8 @@ async def test_ctx_14_a_foreign_tools_long_result_is_cut_by_a_final_limit():
 
 
 async def test_ses_16_payloads_never_contain_unencodable_text():
-    one_line = await answering(CallToolResult(content=[TextContent(text="a\0b")]))
-    several = await answering(CallToolResult(content=[TextContent(text="a\n\0b")]))
+    one_line = await result_of_answer(CallToolResult(content=[TextContent(text="a\0b")]))
+    several = await result_of_answer(CallToolResult(content=[TextContent(text="a\n\0b")]))
     assert (one_line.outcome, several.content) == ("a\ufffdb", "a\n\ufffdb")
 
 

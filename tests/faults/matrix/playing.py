@@ -102,7 +102,7 @@ def is_answered(turn: ConversationMessage) -> bool:
     return turn.agent_message == f"Answer {turn.id}."
 
 
-def left_out_of(turns: Iterable[ConversationMessage]) -> str:
+def omissions(turns: Iterable[ConversationMessage]) -> str:
     return "; ".join(step.left_out for turn in turns for step in turn.steps if step.kind == "model" and step.left_out)
 
 

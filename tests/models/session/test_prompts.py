@@ -106,9 +106,7 @@ def test_ses_5_a_wrong_field_is_named_whatever_its_name_is(raw: object, field: s
 def test_ses_5_two_arguments_are_rejected_with_their_number() -> None:
     target = session()
     target.receive("a", extra_arguments=1, new_id="n", now=NOW)
-    assert [fate.reason for fate in target.queue.fate_book.recent] == [
-        "A prompt is one JSON value; this signal carried 2."
-    ]
+    assert [fate.reason for fate in target.queue.fate_book.recent] == ["A prompt is one JSON value; this signal has 2."]
 
 
 def test_ses_6_prompts_start_first_in_first_out() -> None:

@@ -35,7 +35,7 @@ def text_of(partial: PartialOutput) -> list[tuple[str, str]]:
     return [(part.kind, part.text) for part in partial.parts]
 
 
-def is_of(attempt: int, *, parts: int = 1) -> Callable[[PartialOutput], bool]:
+def has_attempt(attempt: int, *, parts: int = 1) -> Callable[[PartialOutput], bool]:
     return lambda partial: (partial.attempt, len(partial.parts)) == (attempt, parts)
 
 
@@ -45,7 +45,7 @@ async def test_agt_5_thinking_text_and_calls_are_visible_while_the_model_is_writ
     session = await env.start()
     async with env.partials.following(session.handle.id) as live:
         await session.prompt(id="a", text="hi")
-        whole = await seen(live, is_of(1, parts=4))
+        whole = await seen(live, has_attempt(1, parts=4))
         assert (await session.state()).status == "processing"
     assert text_of(whole) == [("think", "A greeting."), ("respond", "Hel"), ("call", "look"), ("call", "pay")]
     assert (whole.message_id, whole.turn, whole.step, whole.request, whole.attempt) == ("a", 1, 1, 1, 1)
@@ -78,7 +78,7 @@ async def test_agt_5_a_second_attempt_replaces_the_output_of_the_first(env: Envi
         await session.prompt("hi")
         await seen(live, lambda partial: text_of(partial) == [("respond", "Never finished")])
         first.open()
-        assert text_of(await seen(live, is_of(ATTEMPTS_PER_WAIT + 1))) == [("respond", "An")]
+        assert text_of(await seen(live, has_attempt(ATTEMPTS_PER_WAIT + 1))) == [("respond", "An")]
     second.open()
     await session.idle(turns=1)
 
@@ -90,12 +90,12 @@ async def test_agt_5_a_late_follower_sees_the_output_so_far(env: Environment) ->
     await session.prompt("hi")
     await gate.until_arrived(1)
     async with env.partials.following(session.handle.id) as early:
-        await seen(early, is_of(1, parts=3))
+        await seen(early, has_attempt(1, parts=3))
         async with env.partials.following(session.handle.id) as late:
             assert late is early, "they share one look"
     async with env.partials.following(session.handle.id) as later:
         assert later is not early
-        assert text_of(await seen(later, is_of(1, parts=3)))[0] == ("think", "A greeting.")
+        assert text_of(await seen(later, has_attempt(1, parts=3)))[0] == ("think", "A greeting.")
     gate.open()
     await session.idle(turns=1)
 
@@ -109,7 +109,7 @@ async def test_agt_5_partial_output_survives_the_heartbeats_of_a_silent_model(en
     beats = await _heartbeats_beyond(env, session.handle.id, seconds=1.5)
     assert beats >= 1
     async with env.partials.following(session.handle.id) as live:
-        await seen(live, is_of(1, parts=3))
+        await seen(live, has_attempt(1, parts=3))
     gate.open()
     await session.idle(turns=1)
 

@@ -57,7 +57,7 @@ def shape(body: Body, issued: Issued) -> Iterator[Violation]:
         yield Violation("messages", "Invalid 'messages': empty array. Expected an array with minimum length 1.")
         return
     for index, message in enumerate(messages):
-        yield from _shape_of(index, message)
+        yield from _check_message(index, message)
     yield from _pairs(messages)
     for index, tool in enumerate(body.get("tools", [])):
         yield from _shape_of_tool(index, tool)
@@ -68,7 +68,7 @@ def shape(body: Body, issued: Issued) -> Iterator[Violation]:
         yield Violation("tools", "Invalid 'tools': empty array. Expected an array with minimum length 1.")
 
 
-def _shape_of(index: int, message: Message) -> Iterator[Violation]:
+def _check_message(index: int, message: Message) -> Iterator[Violation]:
     role, content, place = message.get("role"), message.get("content"), f"messages[{index}]"
     if role not in MESSAGE_FIELDS:
         yield Violation("role", f"Invalid value: {role!r}. Supported values are: 'system', 'assistant', 'user', 'tool'")
