@@ -28,7 +28,7 @@ class Broken:
     def spending(self, model: str, *, lasting_failures: dict[str, int]) -> Spending:
         return Spending(ListPrices(), model=model, lasting_failures=lasting_failures)
 
-    async def request_of(self, number: int, *, digest: str) -> Any:
+    async def load_request(self, number: int, *, digest: str) -> Any:
         raise self._error
 
 
