@@ -1,4 +1,4 @@
-"""What many want at the same time is asked once, and nobody who gives up takes it from the others."""
+"""Concurrent callers share one call, and one that gives up does not cancel it for the others."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

@@ -42,7 +42,7 @@ async def pytest_run(*arguments: str, **env: str) -> TestRun:
 
 
 async def test_agt_11_live_tests_are_no_part_of_the_others_and_found_when_they_are_named() -> None:
-    # To collect all the others takes half a minute and shows no more.
+    # Collecting all the others takes half a minute and shows no more.
     others = [
         f"--ignore={folder}" for folder in (ROOT / "tests").iterdir() if folder.name not in ("architecture", "live")
     ]

@@ -1,4 +1,4 @@
-"""The tree keeps its shape: imports run downhill, handlers tell what they take."""
+"""The shape of the tree: imports run downhill, and handlers describe themselves."""
 
 import ast
 import re

@@ -228,7 +228,7 @@ async def test_agt_8_an_approved_call_runs_in_the_same_message(
 async def test_agt_8_a_rejection_reaches_the_model_with_its_reason(
     driver: Driver, url: str, http: AsyncClient, env: Environment
 ) -> None:
-    """A call that was denied stays `approval-responded` for ever.
+    """A call that was denied stays `approval-responded` forever.
 
     Reported as vercel/ai#17136.
     """
@@ -528,7 +528,7 @@ async def test_api_1_a_page_that_was_reloaded_has_a_stopped_answer_given_again(
     chat = await driver.open(url)
     sending = chat.sending("hello")
     await chat.until_shows("Once")
-    page = await driver.open(url, id=chat.id)  # it holds nothing but what it is shown now
+    page = await driver.open(url, id=chat.id)  # it has only what it is sent now
     resuming = page.doing("resume")
     await page.until_shows("Once")
     await http.post(f"/workflow/{chat.id}/cancel", json={})

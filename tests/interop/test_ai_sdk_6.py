@@ -49,14 +49,14 @@ async def test_agt_8_version_6_decides_and_the_same_message_goes_on(
     await chat.do("approve", id=part["approval"]["id"], approved=True)
     await chat.until_shows("Paid.")
     assert chat.error is None
-    # A page that comes back is told of the call and not of who decided on it.
+    # A reloaded page gets the call, but not who decided on it.
     assert [part["state"] for part in chat.parts("dynamic-tool")] == ["output-available"]
 
 
 async def test_agt_8_version_6_shows_a_denied_call_as_denied(
     driver_6: Driver, url: str, http: AsyncClient, env: Environment
 ) -> None:
-    """A call that was denied stays `approval-responded` for ever.
+    """A call that was denied stays `approval-responded` forever.
 
     Reported as vercel/ai#17136.
     """

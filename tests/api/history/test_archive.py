@@ -75,7 +75,7 @@ async def walk(http: AsyncClient, path: str) -> list[dict[str, Any]]:
     pages = []
     link: str | None = path
     while link:
-        # The worker and the archive of a busy machine may take too long.
+        # On a busy machine the worker and the archive may be slow.
         answer = await until_not((503, 504), partial(http.get, link))
         assert answer.status_code == 200, answer.text
         pages.append(answer.json())
@@ -511,7 +511,7 @@ async def deleted(http: AsyncClient, session_id: str) -> dict[str, Any]:
 
 
 async def cleared(env: Environment, *texts: bytes) -> None:
-    """Return once the file has none of these left."""
+    """Wait until the file contains none of these."""
 
     def is_cleared() -> bool:
         content = file_of(env).read_bytes()
@@ -558,7 +558,7 @@ async def test_api_1_deletion_leaves_no_text_of_a_session_and_what_comes_after_i
 
 
 async def start_again(http: AsyncClient, env: Environment, session_id: str) -> None:
-    """Start a session with an id as soon as it is free, and have it answer something large."""
+    """Start a session as soon as its id is free, and wait for a large answer."""
 
     async def is_started() -> bool:
         return (await http.post("/workflow", json={"id": session_id})).status_code == 201
@@ -581,7 +581,7 @@ async def test_api_1_what_is_written_while_a_session_is_being_deleted_is_deleted
     clear, is_cleared_once = Stores.delete, asyncio.Event()
 
     async def clear_and_write_late(stores: Stores, session_id: str) -> int:
-        """Write as an activity does that does not know of the termination yet."""
+        """Write like an activity that has not noticed the termination yet."""
         archived_turns = await clear(stores, session_id)
         if not is_cleared_once.is_set():
             await cleared(env, b"early secret")

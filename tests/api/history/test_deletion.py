@@ -1,4 +1,4 @@
-"""A deletion is a workflow: it needs no gateway, stands in no list, and leaves other sessions alone: API-1."""
+"""A deletion is a workflow: it needs no gateway, is not listed, and does not touch other sessions: API-1."""
 
 import json
 from datetime import UTC, datetime, timedelta

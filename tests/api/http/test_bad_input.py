@@ -397,7 +397,7 @@ async def test_api_2_head_on_a_path_without_get_is_told_of_head(http_nowhere: As
     by_head = await http_nowhere.head("/workflow/x/cancel")
     by_put = await http_nowhere.put("/workflow/x/cancel")
     assert by_put.json()["detail"] == "/workflow/x/cancel doesn't support PUT. Supported: OPTIONS, POST."
-    # Of an answer to HEAD only the length of its body is seen.
+    # A response to HEAD shows only the length of its body.
     expected = by_put.text.replace("PUT", "HEAD")
     assert (by_head.status_code, by_head.headers["content-length"]) == (405, str(len(expected)))
 

@@ -1,4 +1,4 @@
-"""A gateway that stops answers everybody who waits (API-2)."""
+"""A gateway that stops answers every waiting request (API-2)."""
 
 import asyncio
 from pathlib import Path

@@ -62,7 +62,7 @@ class Connection:
             return int(head.split()[1]), json.loads(await self.reader.readexactly(length))
 
     async def drip(self, data: bytes) -> bytes:
-        """Send a byte now and then until the other side closes the connection; return what came."""
+        """Send a byte now and then until the other side closes the connection; return what it sent."""
         reading = asyncio.ensure_future(self.rest())
         for byte in data:
             self.send(bytes([byte]))
@@ -243,7 +243,7 @@ async def test_api_4_a_connection_with_a_late_body_is_between_two_requests_after
             assert (await connection.answer())[0] == 404
         idle, busy = connections
         idle.send(b"!")
-        # Temporal can't be reached, which takes a while to be sure of: a request is not cut off meanwhile.
+        # It takes a while until Temporal counts as unreachable: the request is not cut off before that.
         busy.send(b"!" + WHOLE.replace(b"/healthz", b"/workflow/s1/conversation"))
         assert (await busy.answer())[0] == 503
         assert await idle.rest() == b""

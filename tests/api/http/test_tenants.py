@@ -46,7 +46,7 @@ def caller_in(tenant: str) -> Caller:
 
 
 class TemporalCalls(Interceptor):
-    """Records what the gateways ask of Temporal, and of which workflow."""
+    """Records the gateways' calls to Temporal, with the workflow of each."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, WorkflowId]] = []

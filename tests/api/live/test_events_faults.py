@@ -93,7 +93,7 @@ async def test_api_1_one_who_comes_while_no_worker_is_there_is_told_so_and_one_w
             stream = watcher.stream()
             events = await stream.__aenter__()
             await watcher.until_in(events, idle_after(1))
-        # Its worker has stopped; a prompt is accepted all the same, and tells the watch that something has changed.
+        # Its worker has stopped; a prompt is still accepted, and wakes the watch.
         await http.post(f"/workflow/{watcher.session}/prompt", json={"message": "more", "id": "p2"})
         events_url = f"/workflow/{watcher.session}/events"
         assert (await http.get(events_url, headers={"Last-Event-ID": watcher.last_event_id})).status_code == 504
@@ -106,7 +106,7 @@ async def test_api_1_one_who_comes_while_no_worker_is_there_is_told_so_and_one_w
 
 def test_api_2_a_worker_that_is_only_busy_is_not_said_to_be_absent() -> None:
     silence, watcher = problem("no-worker", session_id="s").problem, _Watcher(WorkflowId("s"), UpdatesRequest())
-    for _ in range(5):  # each time it did not answer, it did something else meanwhile
+    for _ in range(5):  # each time it did not answer, it was doing something else
         assert watcher.next_problem(silence, has_sign_of_life=True) is None
     assert watcher.next_problem(silence, has_sign_of_life=False) is None
     assert watcher.next_problem(silence, has_sign_of_life=True) is None
@@ -157,7 +157,7 @@ async def test_api_1_a_stream_outlives_temporal(temporal: Client, env: Environme
 async def test_api_2_a_connection_that_hangs_is_reported_to_streams_and_polls(
     temporal: Client, env: Environment, tmp_path: Path
 ) -> None:
-    """R7: a stream said nothing for a minute, and polls were answered from the cache for 16 s."""
+    """R7: a stream was silent for a minute, and polls were answered from the cache for 16 s."""
     async with Relay(temporal.service_client.config.target_host) as relay:
         client = await Client.connect(relay.address, data_converter=DATA_CONVERTER)
         settings = Settings(task_queue=env.task_queue, state_dir=tmp_path)
@@ -308,7 +308,7 @@ async def test_api_3_a_gateway_that_is_told_to_stop_ends_a_hundred_streams_at_on
 
 
 SEND_BUFFER_BYTES = 4_200_000
-"""More than the kernel takes for a client that takes nothing: then the gateway waits for the client."""
+"""More than the kernel buffers for a client that does not read: then the gateway waits for the client."""
 
 
 @contextmanager

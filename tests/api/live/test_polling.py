@@ -30,7 +30,7 @@ from turnkeeper.models.transcript.conversation import (
 )
 
 SHORT = 0.4
-"""Seconds; a poll that is held takes at least so long."""
+"""Seconds that a waiting poll takes at least."""
 
 
 def fresh() -> str:
@@ -231,7 +231,7 @@ async def test_ses_12_a_client_that_knows_only_the_last_message_is_given_its_end
 
     await until(has_ended)
     async with asyncio.timeout(BOUND / 2):
-        # It ended before this client came back: what it holds of the turn is out of date.
+        # It ended before this client came back, whose copy of the turn is out of date.
         answer, _ = await poll(http, session, wait=60, last_seen_message_id=running["id"])
     (ended,) = update_of(answer)["updated_messages"]
     assert ended["is_complete"]
@@ -315,7 +315,7 @@ async def test_ses_12_the_end_of_a_session_is_told_once_and_then_holds_whoever_k
 
 
 async def test_api_3_whoever_comes_as_a_watch_ends_gets_a_new_one() -> None:
-    """P12: a caller that came at that moment waited for changes that nobody noted."""
+    """P12: a caller that arrived at that moment waited for changes that were not noted."""
     polls = asyncio.Semaphore(0)
 
     class Service:

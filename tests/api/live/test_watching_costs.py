@@ -1,4 +1,4 @@
-"""What watching and polling cost the workers: API-3."""
+"""The cost of watching and polling: API-3."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -34,7 +34,7 @@ async def http(url: str) -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest.fixture(autouse=True)
 def _no_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sessions are idle for less long than it takes to copy their turns to the archive, which are changes too."""
+    """Sessions are not idle for long enough to copy their turns to the archive, which would be a change too."""
     monkeypatch.setattr(activity_options, "IDLE_PAUSE", timedelta(days=1))
 
 
@@ -54,7 +54,7 @@ async def test_api_3_idle_watchers_cost_no_query_and_no_workflow_task(
     timeouts: Timeouts,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # Long polls end and begin anew, as they do every half a minute.
+    # Long polls end and start again, as they do every half minute.
     monkeypatch.setattr(timeouts, "watch_poll", 0.2)
     polls, poll = VersionCounter(), WorkflowService.get_workflow_execution_history
 

@@ -17,7 +17,7 @@ from turnkeeper.models.transcript.partial_output import PartialGrowth
 
 @dataclass(frozen=True)
 class Sse:
-    """An event as it came over the wire."""
+    """An event as received."""
 
     event: str
     data: dict[str, Any]
@@ -25,7 +25,7 @@ class Sse:
 
 
 async def parsed(lines: AsyncIterator[str]) -> AsyncGenerator[Sse, None]:
-    """Parse events as the HTML standard says; comments are left out."""
+    """Parse events as the HTML standard says, without comments."""
     fields: dict[str, str] = {}
     async for line in lines:
         if line.startswith(":"):
@@ -88,7 +88,7 @@ class Watcher:
             self._grow(PartialGrowth.model_validate(event.data))
 
     def _check_id(self, event_id: str, update: ConversationUpdate) -> None:
-        """The id is the cursor after the update, but stays before a turn that is held as an excerpt."""
+        """The id is the cursor after the update, but stays before a turn that is only an excerpt."""
         before = [turn.revision - 1 for turn in self.copy.turns if turn.agent_message_blob]
         assert event_id == f"{min([update.revision, *before])}.{update.last_seen_message_id or ''}"
 

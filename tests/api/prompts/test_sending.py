@@ -56,14 +56,14 @@ def rpcs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 async def http_alone(temporal: Client, tmp_path: Path) -> AsyncIterator[AsyncClient]:
-    """The gateway, with no worker but those of the test."""
+    """The gateway; the only workers are those of the test."""
     async with gateway(temporal, f"nobody-{tmp_path.name}", tmp_path, timeouts=TIMES) as client:
         yield client
 
 
 @asynccontextmanager
 async def worker_of(temporal: Client, folder: Path) -> AsyncIterator[Environment]:
-    """A worker for the sessions of the gateways that have none. While it runs, they wait for it as long as it takes."""
+    """A worker for the sessions of the gateways that have none. While it runs, they wait for it without a limit."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         for name, seconds in vars(patient()).items():
             monkeypatch.setattr(TIMES, name, seconds)
@@ -239,7 +239,7 @@ async def test_ses_6_64_clients_of_64_sessions_are_each_answered(http_alone: Asy
     assert {(answer.status_code, answer.json()["message_id"]) for answer in answers} == {(202, "p1")}
 
 
-# ---- what is refused
+# ---- rejections
 
 
 async def test_ses_6_a_queue_that_was_just_read_as_full_gets_429(
@@ -250,7 +250,7 @@ async def test_ses_6_a_queue_that_was_just_read_as_full_gets_429(
     env.vendor.gate.close()
     await http.post("/workflow", json={"id": session, "limits": {"max_queued_prompts": 2}, "prompt": "slow"})
     await env.vendor.gate.until_arrived(1)
-    for message_id in ("p1", "p2", "p3"):  # nobody has read the queue
+    for message_id in ("p1", "p2", "p3"):  # the queue was not read
         assert (await send(http, session, message_id)).status_code == 202
     queue = await http.get(f"/workflow/{session}/queue")
     assert [prompt["id"] for prompt in queue.json()["waiting"]] == ["p1", "p2", "p3"]
@@ -289,7 +289,7 @@ async def test_ses_6_a_prompt_to_an_ending_session_gets_409_or_is_discarded(
     await http.post("/workflow", json={"id": session, "prompt": "slow"})
     await env.vendor.gate.until_arrived(1)
     await http.post(f"/workflow/{session}/end")
-    assert (await send(http, session, "late")).status_code == 202  # nobody has read the session since
+    assert (await send(http, session, "late")).status_code == 202  # the session was not read since then
     fate = await http.get(f"/workflow/{session}/queue/late")
     assert (fate.status_code, fate.json()["fate"]) == (200, "discarded")
     refused = await send(http, session, "later")

@@ -121,7 +121,7 @@ async def test_api_2_many_decisions_at_once_are_all_taken(http: AsyncClient, env
 
     async def approve(call: PendingApproval) -> int:
         decision = {"args_digest": call.args_digest, "decision": "approve"}
-        # The worker of a busy machine may take too long; the same decision twice is one.
+        # On a busy machine the worker may be slow; repeating a decision is harmless.
         return (await until_not(504, partial(http.post, f"{path}/{call.call_id}", json=decision))).status_code
 
     async with asyncio.timeout(BOUND):
@@ -132,7 +132,7 @@ async def test_api_2_many_decisions_at_once_are_all_taken(http: AsyncClient, env
 
 @pytest.fixture(scope="module")
 async def undecided(shared_env: Environment) -> DrivenSession:
-    """A session that waits for a decision which no test of this file takes."""
+    """A session with a pending approval that no test of this file decides."""
     session, _ = await asking(shared_env)
     return session
 

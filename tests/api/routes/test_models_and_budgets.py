@@ -1,4 +1,4 @@
-"""Which model a session has, what it used, and a budget that is raised as told, over HTTP: AGT-1, AGT-4, AGT-10."""
+"""The model, usage and budgets of a session over HTTP: AGT-1, AGT-4, AGT-10."""
 
 import json
 import re

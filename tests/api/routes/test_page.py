@@ -1,4 +1,4 @@
-"""The files of the chat page, and what the browser is told to do with them (API-4, API-5)."""
+"""The files of the chat page and their headers (API-4, API-5)."""
 
 import os
 import re
@@ -140,7 +140,7 @@ def test_api_5_every_icon_that_is_shown_is_there_and_every_one_that_is_there_is_
     scripts = "\n".join((STATIC / name).read_text() for name in MODULES)
     used = set(re.findall(r'href="#icon-(\w+)"', page)) | set(re.findall(r'icon\("(\w+)"\)', scripts))
     used |= set(re.findall(r'iconButton\([^,]+, "(\w+)"', scripts))
-    used |= set(re.findall(r': \["\w+", "(\w+)"\]', scripts))  # how a tool call stands
+    used |= set(re.findall(r': \["\w+", "(\w+)"\]', scripts))  # the state of a tool call
     used |= {name for pair in re.findall(r'icon\(\w+ \? "(\w+)" : "(\w+)"\)', scripts) for name in pair}
     assert used == there
 

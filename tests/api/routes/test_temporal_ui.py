@@ -1,4 +1,4 @@
-"""Temporal's Web UI at the gateway: who may use it, and what it is sent (OPS-2)."""
+"""Temporal's Web UI at the gateway: access and forwarded headers (OPS-2)."""
 
 import asyncio
 import json

@@ -138,7 +138,7 @@ async def test_ses_12_a_state_of_a_workflow_task_that_was_never_completed_is_sho
 async def test_ses_12_events_that_no_workflow_task_has_taken_are_shown_to_nobody(
     temporal: Client, tmp_path: Path, session_requests: SessionRequests
 ) -> None:
-    """A worker that replays a session for a query goes on with them, as if the last task had taken them."""
+    """A worker that replays a session for a query applies them, as if the last task had processed them."""
     partials = InProcessCarrier()
     async with gateway_alone(temporal, tmp_path, session_requests, partials) as (http, queue):
         for _ in range(RACES):
@@ -199,7 +199,7 @@ async def test_ses_12_no_attempt_of_a_task_but_the_completed_one_is_committed(te
         task_queue=queue,
         task_timeout=timedelta(seconds=1),
     )
-    # Of the second attempt nothing is ever in the history.
+    # The second attempt never appears in the history.
     lost = [(await taken_task(temporal, queue)).history.events[-1].event_time for _ in range(2)]
     async with environment(temporal, task_queue=queue) as env, asyncio.timeout(BOUND):
         session = env.adopt(handle)
@@ -249,7 +249,7 @@ async def test_ses_12_an_answer_names_the_task_that_changed_the_session_last(tem
             await session.prompt(id=f"p{number}", text="hi")
             await session.idle(turns=number)
             before = await stamp(session)
-            # The tasks of refused updates leave no trace, and change nothing.
+            # The workflow tasks of rejected updates leave no trace, and change nothing.
             with pytest.raises(WorkflowUpdateFailedError):
                 await session.update("cancel_turn", {})
             assert await stamp(session) == before
@@ -305,7 +305,7 @@ async def test_api_2_a_session_whose_workflow_task_times_out_again_and_again_is_
         async with asyncio.timeout(2 * BOUND):
             for number in range(STUCK_ATTEMPTS):
                 await taken_task(temporal, queue)
-                # After a signal Temporal counts the attempts anew.
+                # After a signal Temporal counts the attempts from one.
                 await driven.prompt(id=f"p{number}", text="hi")
             answer = await http.get(f"/workflow/{session}")
             while answer.status_code != 200 or answer.json()["status"] != "stuck":
@@ -351,7 +351,7 @@ async def test_api_3_a_full_query_buffer_is_no_reason_to_send_a_client_away(
     ):
         session = await started(http)
         await taken_task(temporal, queue)
-        # Temporal holds one query of this session until its workflow task is done, and refuses all others.
+        # Temporal holds one query of this session until its workflow task is done, and rejects all others.
         holding = asyncio.create_task(hold_the_buffer(temporal, session))
         await until(partial(is_buffer_full, temporal, session))
         async with asyncio.timeout(BOUND):
@@ -383,7 +383,7 @@ async def hold_the_buffer(temporal: Client, session: str) -> None:
 
 
 async def is_buffer_full(temporal: Client, session: str) -> bool:
-    """Ask without patience: only a full buffer refuses."""
+    """Query with a short timeout: only a full buffer rejects it."""
     try:
         request = queue_query(temporal, session)
         await temporal.workflow_service.query_workflow(request, timeout=timedelta(seconds=0.1))

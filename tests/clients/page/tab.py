@@ -214,7 +214,7 @@ class Tab:
         await expect(self.page.locator("#turns .prose.plain")).to_have_count(0)
 
     async def shown_turns(self) -> list[dict[str, Any]]:
-        """What a reader sees of each turn."""
+        """The visible parts of each turn."""
         turns: list[dict[str, Any]] = await self.page.evaluate(
             """() => [...document.querySelectorAll("#turns > .turn")].map((turn) => ({
               id: turn.dataset.turn,
@@ -245,7 +245,7 @@ def _path(session: str | None) -> str:
 
 
 def words_of(markdown: str) -> str:
-    """What a reader sees of a text once it is rendered."""
+    """The visible text after rendering."""
     return html.unescape(re.sub(r"<[^>]*>", "", render_markdown(markdown))).strip()
 
 

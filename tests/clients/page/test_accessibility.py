@@ -73,7 +73,7 @@ async def test_api_5_axe_finds_nothing_serious_in_any_state(
 
 
 async def grave_faults(page: Page, axe: str) -> list[str]:
-    """Return what axe calls serious or critical in the page as it is now, and where."""
+    """Return the serious and critical findings of axe in the page, with their places."""
     if not await page.evaluate("'axe' in window"):
         await page.evaluate(axe)  # by the debugger, which the page's own policy does not bind
     # Only a rule that is still an experiment needs the style sheets fetched, which takes as long as all the others.

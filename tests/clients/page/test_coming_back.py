@@ -74,7 +74,7 @@ async def test_api_5_a_prompt_that_could_not_be_sent_is_kept_over_a_reload_and_s
     await tab.send("one")
     await tab.shows(1)
     tab.may_be_cut_off = True
-    # What the gateway has done, and could not say: the worst kind of failure.
+    # The gateway has done it, but its response is lost: the worst kind of failure.
     await tab.page.route("**/prompt", lambda route: _done_but_not_answered(route))
     await tab.send("two")
     await tab.shows(2)

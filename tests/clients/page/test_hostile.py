@@ -1,4 +1,4 @@
-"""What others write runs nothing, loads nothing and breaks nothing in the page (API-4, API-5)."""
+"""Text from others runs nothing, loads nothing and breaks nothing in the page (API-4, API-5)."""
 
 from playwright.async_api import expect
 

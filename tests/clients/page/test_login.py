@@ -94,7 +94,7 @@ async def test_api_4_nobody_sends_or_sees_what_another_person_wrote_in_the_same_
     await locked_tab.text.fill("from Ann")
     async with Stores.of(settings) as stores:
         await stores.api_keys.revoke(ann.split("_")[1], now=datetime.now(UTC))
-    await locked_tab.text.press("Enter")  # at once: the page's own requests are refused from now on, too
+    await locked_tab.text.press("Enter")  # at once: from now on the page's own requests are rejected, too
     await expect(page.get_by_role("dialog", name="Log in")).to_be_visible()
     await expect(page.locator("#queue-list > li")).to_have_count(1)
     await key_field.fill(bob)

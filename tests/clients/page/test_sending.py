@@ -82,7 +82,12 @@ async def test_api_5_a_prompt_that_can_t_be_sent_holds_up_those_behind_it_but_no
     await expect(tab.page.locator("#queue-title")).to_have_text("3 prompts queued")
     gate.open()
     await tab.shows(4)
-    assert await prompts_of(tab) == ["one", "steered", "two", "three"]  # no step was left for it to join: it goes next
+    assert await prompts_of(tab) == [
+        "one",
+        "steered",
+        "two",
+        "three",
+    ]  # there was no step that it could join: it runs next
 
 
 async def test_api_5_what_was_written_offline_is_sent_by_itself_in_its_order(tab: Tab, env: Environment) -> None:
@@ -130,7 +135,7 @@ async def test_api_5_a_closed_session_offers_no_retry_and_gives_back_the_prompt_
     await tab.button("End session").click()
     await expect(tab.state).to_contain_text("This session has ended")
     await expect(tab.button("Retry")).to_have_count(0)
-    tab.may_be_cut_off = True  # the browser notes the refusal
+    tab.may_be_cut_off = True  # the browser logs the rejection
     await tab.send("too late")
     await expect(tab.page.locator("#queue-title")).to_have_text("1 prompt not sent")
     await expect(tab.queue).to_contain_text("too late")

@@ -48,7 +48,7 @@ async def test_api_5_sessions_are_listed_with_titles_and_states_searched_and_fil
         async def are_listed() -> bool:
             return await _states(http, stem) == ["ended", "open"]
 
-        await until(are_listed)  # what Temporal's visibility knows comes a moment later
+        await until(are_listed)  # Temporal's visibility is a moment late
     await tab.open()
     entries = tab.page.locator("#sessions li:not(.group)")
     await tab.page.get_by_label("Search sessions").fill(stem)
@@ -117,7 +117,7 @@ async def test_api_5_a_session_is_shown_in_temporal_renamed_given_another_model_
 async def test_api_5_what_was_not_done_stays_beside_the_state_until_it_is_dismissed(
     clock_tab: Tab, env: Environment
 ) -> None:
-    """U12: it neither hides what goes on nor goes away unread."""
+    """U12: it neither covers the status nor disappears unread."""
     session = await started(clock_tab.url, "one")
     clock_tab.may_be_cut_off = True  # the browser notes the 422
     await clock_tab.open(session)

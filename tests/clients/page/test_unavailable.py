@@ -1,4 +1,4 @@
-"""What the page shows of what is gone or can't be read just now (API-5)."""
+"""What the page shows if something is gone or unavailable (API-5)."""
 
 import asyncio
 import re

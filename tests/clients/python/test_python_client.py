@@ -182,7 +182,7 @@ async def test_api_8_nobody_there_and_somebody_else_there_are_told_apart(tmp_pat
 async def test_api_8_a_prompt_whose_answer_got_lost_is_sent_again_with_the_same_id(
     temporal: Client, env: Environment
 ) -> None:
-    """A proxy in between takes the first request to the gateway, and drops the connection instead of answering."""
+    """A proxy forwards the first request to the gateway, and drops the connection instead of answering."""
     session = fresh()
     async with served(temporal, gateway_settings(env)) as url:
         losing = LosesAnswers(httpx2.AsyncHTTPTransport(), lost=2)

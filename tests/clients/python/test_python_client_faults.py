@@ -57,7 +57,7 @@ class Broadcast(httpx2.AsyncByteStream):
 def client_of(
     *answers: Callable[[], httpx2.Response], url: str = "http://gateway", patience: float = 0.0
 ) -> GatewayClient:
-    """A client whose requests are answered by `answers`, one after the other, the last one for ever."""
+    """A client whose requests are answered by `answers`, one after the other, the last one forever."""
     rest = list(answers)
 
     def answer(_: httpx2.Request) -> httpx2.Response:
@@ -86,7 +86,7 @@ async def events_of(client: GatewayClient, *, patience: float | None) -> tuple[S
 
 
 async def test_api_8_patience_counts_from_when_the_connection_was_lost() -> None:
-    """A quiet session is not a lost one: keep-alives have no content, but show that the connection works."""
+    """A quiet session is not a lost one: keep-alives have no content, but prove that the connection works."""
     client = client_of(
         lambda: httpx2.Response(200, headers=SSE, stream=Broadcast(as_event(update()), alive_seconds=0.1)),
         lambda: httpx2.Response(200, headers=SSE, content=as_event(update(revision=2, status="ended"))),

@@ -160,7 +160,7 @@ class Terminal:
             output = os.read(self.master, CHUNK_BYTES)
         except BlockingIOError:
             return True
-        except OSError:  # Linux's way to say that nobody has the other side open
+        except OSError:  # on Linux, the other side was closed
             output = b""
         if output:
             self.recording.append((asyncio.get_running_loop().time(), output))

@@ -1,4 +1,4 @@
-"""What a terminal has shown before a call can be approved: AGT-8."""
+"""What a terminal must print before a call can be approved: AGT-8."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""`turnkeeper audit`: who changed what, from a shell: API-4, API-6."""
+"""`turnkeeper audit` lists changes and who made them: API-4, API-6."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a terminal does when the gateway goes away, is not there, or knows nothing of the session: API-6."""
+"""The terminal chat without a gateway, with a restarted one, and for an unknown session: API-6."""
 
 import signal
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What happens to typed prompts when a person leaves at once, or while the gateway doesn't answer: API-6."""
+"""Typed prompts are sent even if the chat exits at once or the gateway doesn't answer: API-6."""
 
 from collections.abc import AsyncIterator
 

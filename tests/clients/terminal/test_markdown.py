@@ -1,4 +1,4 @@
-"""What a model writes, as a terminal shows it: nothing of it is left out. API-6."""
+"""Markdown in a terminal: nothing of an answer is hidden. API-6."""
 
 import pytest
 from markdown_it.rules_block import StateBlock

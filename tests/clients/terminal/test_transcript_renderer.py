@@ -1,4 +1,4 @@
-"""What is printed of a conversation is printed once, in order, whatever a client receives when: API-6, SES-12."""
+"""A conversation is printed once, in order, whenever its updates arrive: API-6, SES-12."""
 
 import re
 
@@ -16,7 +16,7 @@ from turnkeeper.models.transcript.trajectory import ToolCall, ToolResult
 
 
 class Printed:
-    """What a terminal prints of a conversation."""
+    """The lines that a terminal prints of a conversation."""
 
     def __init__(self) -> None:
         self.style = TerminalStyle(lambda: 80, colour=False)
