@@ -155,7 +155,7 @@ def leash_length(n):
 """
 
 
-def test_a_banned_name_or_phrase_is_found_wherever_it_stands() -> None:
+def test_banned_names_and_phrases_are_found_everywhere() -> None:
     assert [complaint.removeprefix("a.py:") for complaint in complaints("a.py", SAMPLE)] == [
         "2 Told",
         "3 _MOST_BYTES",

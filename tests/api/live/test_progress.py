@@ -103,7 +103,7 @@ async def test_agt_7_parallel_calls_show_their_own_progress_until_they_end(
     assert "page 0" not in str(history.events), "it is recorded"
 
 
-async def test_agt_7_odd_numbers_and_texts_of_progress_are_shown_safely(
+async def test_agt_7_unusual_progress_values_are_shown_safely(
     http: httpx.AsyncClient, env: Environment, tmp_path: Path
 ) -> None:
     env.vendor.script = [asks(*(reporting(report) for report in ODD_REPORTS)), says("Done.")]
@@ -136,7 +136,7 @@ async def test_agt_7_a_flood_of_progress_costs_four_events_a_second(
 
 
 @pytest.mark.timeout(3 * BOUND)
-async def test_agt_7_progress_of_the_server_of_everything_is_progress_of(
+async def test_agt_7_progress_of_the_mcp_everything_server_is_shown(
     http: httpx.AsyncClient, env: Environment, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     assert request.config.cache

@@ -104,7 +104,7 @@ GIVEN_UP_SECONDS = 6.0
 """
 
 
-async def test_ses_12_a_state_of_a_workflow_task_that_was_never_completed_is_shown_to_nobody(
+async def test_ses_12_the_state_of_a_workflow_task_that_never_completed_is_not_returned(
     temporal_with_partitions: Client,
     tmp_path: Path,
     session_requests: SessionRequests,
@@ -135,7 +135,7 @@ async def test_ses_12_a_state_of_a_workflow_task_that_was_never_completed_is_sho
     raise AssertionError("no query was answered from a task that was lost")
 
 
-async def test_ses_12_events_that_no_workflow_task_has_taken_are_shown_to_nobody(
+async def test_ses_12_events_that_no_workflow_task_has_processed_are_not_returned(
     temporal: Client, tmp_path: Path, session_requests: SessionRequests
 ) -> None:
     """A worker that replays a session for a query applies them, as if the last task had processed them."""
@@ -190,7 +190,7 @@ async def task_is_lost_after_the_query(
             is_first = False
 
 
-async def test_ses_12_no_attempt_of_a_task_but_the_completed_one_is_committed(temporal: Client) -> None:
+async def test_ses_12_only_the_completed_attempt_of_a_workflow_task_is_committed(temporal: Client) -> None:
     queue, watches = f"q-{uuid4()}", WatchRegistry(temporal, patient())
     handle = await temporal.start_workflow(
         "AgenticAIWorkflow",
@@ -241,7 +241,7 @@ async def completed_tasks(session: DrivenSession) -> dict[str, list[datetime]]:
     return tasks
 
 
-async def test_ses_12_an_answer_names_the_task_that_changed_the_session_last(temporal: Client) -> None:
+async def test_ses_12_a_query_result_names_the_last_workflow_task_with_a_change(temporal: Client) -> None:
     async with environment(temporal, limits={"max_history_events": 50}) as env:
         session = await env.start(SessionInput())
         seen = [await stamp(session)]
@@ -262,7 +262,7 @@ async def test_ses_12_an_answer_names_the_task_that_changed_the_session_last(tem
     assert seen[-1].task.started_at == tasks[seen[-1].run_id][-1]
 
 
-async def test_ses_12_no_client_is_shown_which_task_an_answer_names(
+async def test_ses_12_no_response_contains_the_workflow_task_of_a_query_result(
     http: httpx.AsyncClient, env: Environment, api_document: Any
 ) -> None:
     session = await started(http, "hi")
@@ -275,7 +275,7 @@ async def test_ses_12_no_client_is_shown_which_task_an_answer_names(
     assert "as_of" not in json.dumps(api_document)
 
 
-async def test_api_3_the_history_of_a_session_at_rest_is_read_once_however_often_it_is_asked_about(
+async def test_api_3_the_history_of_an_idle_session_is_read_once(
     http: httpx.AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads: list[str] = []
@@ -295,7 +295,7 @@ async def test_api_3_the_history_of_a_session_at_rest_is_read_once_however_often
 # ---- sessions that struggle
 
 
-async def test_api_2_a_session_whose_workflow_task_times_out_again_and_again_is_stuck(
+async def test_api_2_a_session_whose_workflow_task_keeps_timing_out_is_stuck(
     temporal: Client, tmp_path: Path, session_requests: SessionRequests
 ) -> None:
     partials, timeouts = InProcessCarrier(), product()
@@ -313,7 +313,7 @@ async def test_api_2_a_session_whose_workflow_task_times_out_again_and_again_is_
         assert (await http.get(f"/workflow/{session}/conversation")).json()["title"] == "Session stuck"
 
 
-async def test_api_3_a_failing_session_is_asked_seldom_and_at_once_after_its_next_task(
+async def test_api_3_a_failing_session_is_queried_rarely_and_right_after_its_next_task(
     http: httpx.AsyncClient,
     session_requests: SessionRequests,
     env: Environment,
@@ -341,7 +341,7 @@ async def test_api_3_a_failing_session_is_asked_seldom_and_at_once_after_its_nex
         await watcher.until_in(events, idle_after(2))
 
 
-async def test_api_3_a_full_query_buffer_is_no_reason_to_send_a_client_away(
+async def test_api_3_a_full_query_buffer_does_not_fail_a_read(
     tmp_path: Path, session_requests: SessionRequests
 ) -> None:
     partials = InProcessCarrier()

@@ -39,7 +39,7 @@ async def change(temporal: Client, tmp_path: Path, session_requests: SessionRequ
         yield Change(http, session, queue, partials, response)
 
 
-async def test_api_2_an_update_that_a_worker_leaves_out_is_sent_again(temporal: Client, change: Change) -> None:
+async def test_api_2_an_update_that_a_worker_ignored_is_sent_again(temporal: Client, change: Change) -> None:
     task = await taken_task(temporal, change.queue)
     assert task.messages
     unanswered = RespondWorkflowTaskCompletedRequest(namespace=temporal.namespace, task_token=task.task_token)
@@ -49,7 +49,7 @@ async def test_api_2_an_update_that_a_worker_leaves_out_is_sent_again(temporal: 
         assert (await change.http.get(f"/workflow/{change.session}")).json()["title"] == "Oslo"
 
 
-async def test_api_2_an_update_of_a_session_that_closes_meanwhile_is_a_conflict(
+async def test_api_2_an_update_of_a_session_that_closes_at_the_same_time_is_a_409(
     temporal: Client, change: Change
 ) -> None:
     await taken_task(temporal, change.queue)

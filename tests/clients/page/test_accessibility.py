@@ -111,9 +111,7 @@ async def _a_turn_that_waits(tab: Tab, env: Environment) -> None:
     await expect(tab.queue).to_have_count(1)
 
 
-async def test_api_5_only_notices_and_the_state_line_are_read_aloud_and_not_every_second(
-    tab: Tab, env: Environment
-) -> None:
+async def test_api_5_notices_and_the_status_line_are_announced_but_no_countdown(tab: Tab, env: Environment) -> None:
     gate = Gate(is_open=False)
     env.vendor.script = [[Delta("respond", "Some"), gate, says("Some text.")]]
     await tab.open()
@@ -141,7 +139,7 @@ async def test_api_5_only_notices_and_the_state_line_are_read_aloud_and_not_ever
     await tab.shows(1)
 
 
-async def test_api_5_the_keyboard_alone_reads_decides_and_answers(tab: Tab, env: Environment) -> None:
+async def test_api_5_everything_can_be_done_with_the_keyboard(tab: Tab, env: Environment) -> None:
     await tab.open()
     await expect(tab.text).to_be_focused()
     await tab.send("Hi")
@@ -160,7 +158,7 @@ async def test_api_5_the_keyboard_alone_reads_decides_and_answers(tab: Tab, env:
     await tab.shows(2)
 
 
-async def test_api_5_on_a_small_screen_the_list_covers_the_conversation_only_while_it_is_wanted(tab: Tab) -> None:
+async def test_api_5_on_a_small_screen_the_session_list_opens_as_an_overlay(tab: Tab) -> None:
     await tab.emulate(viewport=PHONE)
     await tab.open()
     opener = tab.button("Sessions")
@@ -174,7 +172,7 @@ async def test_api_5_on_a_small_screen_the_list_covers_the_conversation_only_whi
     assert await tab.page.evaluate("document.documentElement.scrollWidth") == 390
 
 
-async def test_api_5_beside_a_phones_keyboard_the_log_has_room_and_all_that_sends_and_stops_is_in_view(
+async def test_api_5_with_a_phone_keyboard_the_log_and_all_main_controls_stay_in_view(
     tab: Tab, env: Environment
 ) -> None:
     await tab.emulate(viewport={"width": 390, "height": 420})
@@ -200,7 +198,7 @@ MOTION_ENDS = """async () => {
 }"""
 
 
-async def test_api_5_who_wants_no_motion_gets_none(tab: Tab, env: Environment) -> None:
+async def test_api_5_reduced_motion_disables_all_animations(tab: Tab, env: Environment) -> None:
     gate = Gate(is_open=False)
     env.vendor.script = [[Delta("respond", "Some"), gate, says("Some text.")]]
     await tab.emulate(reduced_motion="reduce")

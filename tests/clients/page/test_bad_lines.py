@@ -40,9 +40,7 @@ async def said_elsewhere(url: str, session: str, prompt: str) -> None:
         await http.post(f"/workflow/{session}/prompt?wait=30", json={"message": prompt})
 
 
-async def test_api_5_a_stream_that_has_gone_dead_without_a_word_is_opened_anew(
-    tab: Tab, line: Line, env: Environment
-) -> None:
+async def test_api_5_a_silently_dead_stream_is_reopened(tab: Tab, line: Line, env: Environment) -> None:
     await tab.open()
     await tab.send("one")
     await tab.shows(1)
@@ -55,7 +53,7 @@ async def test_api_5_a_stream_that_has_gone_dead_without_a_word_is_opened_anew(
     await tab.shows_the_transcript()
 
 
-async def test_api_5_who_comes_back_to_a_tab_sees_at_once_what_is_true(tab: Tab, line: Line, env: Environment) -> None:
+async def test_api_5_a_tab_that_becomes_visible_is_updated_at_once(tab: Tab, line: Line, env: Environment) -> None:
     await tab.open()
     await tab.send("one")
     await tab.shows(1)
@@ -68,9 +66,7 @@ async def test_api_5_who_comes_back_to_a_tab_sees_at_once_what_is_true(tab: Tab,
     await tab.shows(2)
 
 
-async def test_api_5_an_answer_that_a_dead_stream_keeps_back_is_missed_and_fetched(
-    tab: Tab, line: Line, env: Environment
-) -> None:
+async def test_api_5_an_answer_lost_by_a_dead_stream_is_fetched(tab: Tab, line: Line, env: Environment) -> None:
     gate = Gate(is_open=False)
     env.vendor.script = [[Delta("respond", "Half of"), gate, says("Half of it, and the rest.")]]
     await tab.open()
@@ -84,9 +80,7 @@ async def test_api_5_an_answer_that_a_dead_stream_keeps_back_is_missed_and_fetch
     await tab.shows_the_transcript()
 
 
-async def test_api_5_an_answer_that_is_cut_in_its_middle_is_asked_for_again(
-    tab: Tab, line: Line, env: Environment
-) -> None:
+async def test_api_5_a_response_that_is_cut_off_is_requested_again(tab: Tab, line: Line, env: Environment) -> None:
     session = await started(line.target, "one")
     for request_line in ("GET /workflow/[^/]+/conversation/full", "GET /workflow/[^/]+ ", "GET /workflow[? ]"):
         line.cuts.append(request_line)
@@ -96,7 +90,9 @@ async def test_api_5_an_answer_that_is_cut_in_its_middle_is_asked_for_again(
         assert line.cuts == []
 
 
-async def test_api_5_a_prompt_whose_acceptance_is_cut_off_is_one_turn(tab: Tab, line: Line, env: Environment) -> None:
+async def test_api_5_a_prompt_whose_response_is_cut_off_becomes_one_turn(
+    tab: Tab, line: Line, env: Environment
+) -> None:
     session = await started(line.target, "one")
     await tab.open(session)
     await tab.shows(1)
@@ -106,7 +102,7 @@ async def test_api_5_a_prompt_whose_acceptance_is_cut_off_is_one_turn(tab: Tab, 
     assert line.cuts == []
 
 
-async def test_api_5_what_arrives_byte_by_byte_is_read_as_it_was_sent(tab: Tab) -> None:
+async def test_api_5_an_event_stream_that_arrives_byte_by_byte_is_parsed_correctly(tab: Tab) -> None:
     await tab.open()
     events = await tab.page.evaluate(
         """async () => {

@@ -9,7 +9,7 @@ from tests.clients.page.tab import Tab, http_client
 from tests.clients.page.test_sessions import started
 
 
-async def test_ses_18_the_page_links_exports_and_forks_from_a_turn(tab: Tab) -> None:
+async def test_ses_18_the_page_exports_a_session_and_forks_it_at_a_turn(tab: Tab) -> None:
     session = await started(tab.url, "first question", "second question", title="Rome")
     await tab.open(session)
     await expect(tab.turns).to_have_count(2)

@@ -53,7 +53,7 @@ class Network:
         return sizes
 
 
-async def test_ops_11_a_first_load_is_small_and_a_warm_one_asks_for_no_file_but_the_page(
+async def test_ops_11_a_first_load_is_small_and_a_warm_one_fetches_only_the_page(
     browser: Browser, url: str, env: Environment
 ) -> None:
     text = (ROOT / "docs" / "http.md").read_text()
