@@ -22,7 +22,7 @@ async def until_not(status: int | tuple[int, ...], ask: Callable[[], Awaitable[R
 async def until_status(http: AsyncClient, session: str, status: str) -> None:
     """Wait until the session has this status."""
 
-    async def is_so() -> bool:
+    async def condition() -> bool:
         return (await http.get(f"/workflow/{session}")).json()["status"] == status
 
-    await until(is_so)
+    await until(condition)

@@ -286,13 +286,13 @@ async def test_api_1_a_stream_ends_with_its_session_and_then_answers_204(
     # The session may still have been copying its turns away.
     await env.adopt(env.client.get_workflow_handle(session)).handle.result()
     async with asyncio.timeout(BOUND):
-        while (again := await come_back(http, watcher)).status_code == 200:
+        while (again := await reconnected(http, watcher)).status_code == 200:
             await watcher.to_the_end()
     assert (again.status_code, again.content) == (204, b"")
     assert (await Watcher(http, session).to_the_end()).answers == ["echo: hi"]
 
 
-async def come_back(http: httpx.AsyncClient, watcher: Watcher) -> httpx.Response:
+async def reconnected(http: httpx.AsyncClient, watcher: Watcher) -> httpx.Response:
     return await http.get(f"/workflow/{watcher.session}/events", headers={"Last-Event-ID": watcher.last_event_id})
 
 
@@ -313,7 +313,7 @@ async def test_api_1_each_watcher_sees_the_termination_of_a_session_once(
     assert (await away.to_the_end()).last.status == "terminated"
     assert (there.last.is_processing, there.last.current_message_id) == (False, None)
     for watcher in (there, away):
-        assert (await come_back(http, watcher)).status_code == 204
+        assert (await reconnected(http, watcher)).status_code == 204
     cursor = {"since_revision": there.last.revision, "last_seen_message_id": there.last.last_seen_message_id}
     polled = await http.get(f"/workflow/{session}/conversation", params=cursor)
     update = polled.json()["conversation_update"]

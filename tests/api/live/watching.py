@@ -117,28 +117,28 @@ class Watcher:
         """The texts of the parts that are being written."""
         return [text for _, text in sorted(self.writing.items())]
 
-    async def until(self, is_so: Callable[["Watcher"], bool]) -> "Watcher":
-        """Watch until `is_so`, then disconnect."""
+    async def until(self, condition: Callable[["Watcher"], bool]) -> "Watcher":
+        """Watch until `condition`, then disconnect."""
         async with asyncio.timeout(BOUND), self.stream() as events:
-            await self.until_in(events, is_so)
+            await self.until_in(events, condition)
         return self
 
-    async def until_in(self, events: AsyncGenerator[Sse, None], is_so: Callable[["Watcher"], bool]) -> None:
-        """Read on until `is_so`, and stay connected."""
+    async def until_in(self, events: AsyncGenerator[Sse, None], condition: Callable[["Watcher"], bool]) -> None:
+        """Read on until `condition`, and stay connected."""
         async with asyncio.timeout(BOUND):
             async for _ in events:
-                if is_so(self):
+                if condition(self):
                     return
         raise AssertionError(f"the stream ended first; the last event was {self.events[-1:]}")
 
-    async def cut_after(self, events: int, is_so: Callable[["Watcher"], bool]) -> "Watcher":
-        """Watch until `is_so`; disconnect after every `events` events, and connect again."""
+    async def cut_after(self, events: int, condition: Callable[["Watcher"], bool]) -> "Watcher":
+        """Watch until `condition`; disconnect after every `events` events, and connect again."""
         async with asyncio.timeout(2 * BOUND):
             while True:
                 async with self.stream() as stream:
                     for _ in range(events):
                         await anext(stream)
-                        if is_so(self):
+                        if condition(self):
                             return self
 
     async def to_the_end(self) -> "Watcher":

@@ -64,7 +64,7 @@ async def http(url: str) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def taken_task(client: Client, task_queue: str) -> PollWorkflowTaskQueueResponse:
+async def polled_workflow_task(client: Client, task_queue: str) -> PollWorkflowTaskQueueResponse:
     """Take the next workflow task, or query, that no worker has taken; it is never answered."""
     return await client.workflow_service.poll_workflow_task_queue(
         PollWorkflowTaskQueueRequest(
@@ -183,7 +183,7 @@ async def task_is_lost_after_the_query(
     await signal_after_the_query(temporal, session, session_requests)
     is_first = True
     while True:
-        task = await taken_task(temporal, queue)
+        task = await polled_workflow_task(temporal, queue)
         if task.workflow_execution.workflow_id == session:
             if not task.query.query_type:
                 return is_first and not task.queries
@@ -200,7 +200,7 @@ async def test_ses_12_only_the_completed_attempt_of_a_workflow_task_is_committed
         task_timeout=timedelta(seconds=1),
     )
     # The second attempt never appears in the history.
-    lost = [(await taken_task(temporal, queue)).history.events[-1].event_time for _ in range(2)]
+    lost = [(await polled_workflow_task(temporal, queue)).history.events[-1].event_time for _ in range(2)]
     async with environment(temporal, task_queue=queue) as env, asyncio.timeout(BOUND):
         session = env.adopt(handle)
         async with watches.watching(handle.id) as watch:
@@ -304,7 +304,7 @@ async def test_api_2_a_session_whose_workflow_task_keeps_timing_out_is_stuck(
         driven = DrivenSession(temporal, temporal.get_workflow_handle(session))
         async with asyncio.timeout(2 * BOUND):
             for number in range(STUCK_ATTEMPTS):
-                await taken_task(temporal, queue)
+                await polled_workflow_task(temporal, queue)
                 # After a signal Temporal counts the attempts from one.
                 await driven.prompt(id=f"p{number}", text="hi")
             answer = await http.get(f"/workflow/{session}")
@@ -350,7 +350,7 @@ async def test_api_3_a_full_query_buffer_does_not_fail_a_read(
         gateway_alone(temporal, tmp_path, session_requests, partials) as (http, queue),
     ):
         session = await started(http)
-        await taken_task(temporal, queue)
+        await polled_workflow_task(temporal, queue)
         # Temporal holds one query of this session until its workflow task is done, and rejects all others.
         holding = asyncio.create_task(hold_the_buffer(temporal, session))
         await until(partial(is_buffer_full, temporal, session))

@@ -47,7 +47,7 @@ async def shared_tab(browser: Browser, shared_url: str) -> AsyncIterator[Tab]:
 @pytest.fixture
 async def tab(shared_tab: Tab, url: str) -> AsyncIterator[Tab]:
     """A tab at the gateway's address: shared by all tests, and reset between them."""
-    async with lent(shared_tab):
+    async with reset_after(shared_tab):
         yield shared_tab
 
 
@@ -62,12 +62,12 @@ async def shared_clock_tab(browser: Browser, shared_url: str) -> AsyncIterator[T
 @pytest.fixture
 async def clock_tab(shared_clock_tab: Tab, url: str) -> AsyncIterator[Tab]:
     """A tab of another user, whose clock a test can advance."""
-    async with lent(shared_clock_tab):
+    async with reset_after(shared_clock_tab):
         yield shared_clock_tab
 
 
 @asynccontextmanager
-async def lent(tab: Tab) -> AsyncIterator[None]:
+async def reset_after(tab: Tab) -> AsyncIterator[None]:
     """Let a test use the tab; check what happened in it, and reset it."""
     try:
         yield

@@ -53,7 +53,7 @@ async def test_api_5_axe_finds_nothing_serious_in_any_state(
     for summary in await tab.page.locator("#turns summary").all():
         await summary.click()
     await look("a conversation, all of it open")
-    await _a_turn_that_waits(tab, env)
+    await _open_turn_with_approval(tab, env)
     await look("an approval and a queue")
     await tab.button("Reject…").click()
     await look("a rejection")
@@ -101,7 +101,7 @@ async def _every_kind_of_turn(tab: Tab, env: Environment) -> None:
     await expect(tab.page.locator(".turn-error")).to_be_visible()
 
 
-async def _a_turn_that_waits(tab: Tab, env: Environment) -> None:
+async def _open_turn_with_approval(tab: Tab, env: Environment) -> None:
     async with http_client(tab.url) as http:
         (await http.patch(f"/workflow/{tab.session}", json={"tool_policy": {"pay": "ask"}})).raise_for_status()
     env.vendor.script = [asks(("pay", {"amount": 12})), says("Paid.")]

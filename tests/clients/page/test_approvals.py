@@ -17,13 +17,13 @@ TEXT = "What you decide on"
 PAY = ("pay", {"to": "Registrar", "amount": 12})
 
 
-async def a_session_that_asks(tab: Tab, env: Environment) -> None:
-    """A session that may pay only when it has asked."""
+async def open_session_with_approvals(tab: Tab, env: Environment) -> None:
+    """Open a session in which `pay` needs approval."""
     await tab.open(await started(tab.url, tool_policy={"pay": "ask"}))
 
 
 async def test_api_5_a_call_is_approved_in_its_card_beside_its_arguments(tab: Tab, env: Environment) -> None:
-    await a_session_that_asks(tab, env)
+    await open_session_with_approvals(tab, env)
     env.vendor.script = [asks(PAY), says("Paid.")]
     await tab.send("Pay")
     await expect(tab.state).to_have_text("A tool call needs your approval.")
@@ -42,7 +42,7 @@ async def test_api_5_a_call_is_approved_in_its_card_beside_its_arguments(tab: Ta
 
 
 async def test_api_5_the_reason_of_a_rejection_is_sent_to_the_model(tab: Tab, env: Environment) -> None:
-    await a_session_that_asks(tab, env)
+    await open_session_with_approvals(tab, env)
     env.vendor.script = [asks(PAY), says("I see.")]
     await tab.send("Pay")
     await tab.button("Reject…").click()
@@ -62,7 +62,7 @@ async def test_api_5_the_reason_of_a_rejection_is_sent_to_the_model(tab: Tab, en
 
 
 async def test_api_5_a_tool_that_is_allowed_for_the_session_needs_no_more_approvals(tab: Tab, env: Environment) -> None:
-    await a_session_that_asks(tab, env)
+    await open_session_with_approvals(tab, env)
     env.vendor.script = [asks(PAY), says("Paid."), asks(PAY), says("Paid again.")]
     await tab.send("Pay")
     await tab.button("Allow for this session").click()
@@ -73,7 +73,7 @@ async def test_api_5_a_tool_that_is_allowed_for_the_session_needs_no_more_approv
 
 
 async def test_api_5_text_typed_in_one_card_survives_a_decision_in_another(tab: Tab, env: Environment) -> None:
-    await a_session_that_asks(tab, env)
+    await open_session_with_approvals(tab, env)
     env.vendor.script = [asks(PAY, ("pay", {"to": "Landlord", "amount": 900})), says("Done.")]
     await tab.send("Pay both")
     await expect(tab.page.locator(".approval")).to_have_count(2)
@@ -89,7 +89,7 @@ async def test_api_5_text_typed_in_one_card_survives_a_decision_in_another(tab: 
 
 
 async def test_api_5_invisible_and_reversing_characters_are_visible_in_an_approval(tab: Tab, env: Environment) -> None:
-    await a_session_that_asks(tab, env)
+    await open_session_with_approvals(tab, env)
     env.vendor.script = [asks(("pay", {"to": UNSEEN}), ("pay", {"to": UNSEEN * 2_000})), says("Paid.")]
     await tab.send("Pay")
     await expect(tab.page.locator(".approval")).to_have_count(2)
@@ -101,7 +101,7 @@ async def test_api_5_invisible_and_reversing_characters_are_visible_in_an_approv
 
 
 async def test_api_5_an_approval_with_large_arguments_does_not_steal_the_focus(tab: Tab, env: Environment) -> None:
-    await a_session_that_asks(tab, env)
+    await open_session_with_approvals(tab, env)
     env.vendor.script = [asks(("pay", {"to": "Registrar" * 5_000})), says("Paid.")]
     await tab.send("Pay")
     await tab.text.press_sequentially("And ")
@@ -112,7 +112,7 @@ async def test_api_5_an_approval_with_large_arguments_does_not_steal_the_focus(t
 async def test_api_5_arguments_show_their_lines_and_buttons_fit_in_one_row_on_a_phone(
     tab: Tab, env: Environment
 ) -> None:
-    await a_session_that_asks(tab, env)
+    await open_session_with_approvals(tab, env)
     env.vendor.script = [asks(("pay", {"to": "Registrar", "note": "Dear all,\n\tamount: 1\nYours"})), says("Paid.")]
     await tab.send("Pay")
     await expect(tab.tools.get_by_label(TEXT, exact=True)).to_contain_text(
@@ -147,7 +147,7 @@ async def test_agt_8_the_page_shows_numbers_exactly_as_the_tool_gets_them(tab: T
 
 
 async def test_agt_8_the_page_says_that_more_lines_of_an_approval_are_below(tab: Tab, env: Environment) -> None:
-    await a_session_that_asks(tab, env)
+    await open_session_with_approvals(tab, env)
     script = "\n".join(["ls", *[f"echo {number}" for number in range(80)], "rm -rf /"])
     env.vendor.script = [
         asks(("pay", {"command": script}), ("pay", {"command": "ls" + "\n" * 80 + "evil"})),

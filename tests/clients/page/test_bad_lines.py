@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 from playwright.async_api import Browser, expect
 
-from tests.clients.page.conftest import lent
+from tests.clients.page.conftest import reset_after
 from tests.clients.page.line import Line, line_to
 from tests.clients.page.tab import Tab, http_client, tabs_of
 from tests.clients.page.test_sessions import SEEN, started
@@ -30,12 +30,12 @@ async def tab_of_file(browser: Browser, line: Line) -> AsyncIterator[Tab]:
 @pytest.fixture
 async def tab(tab_of_file: Tab, url: str) -> AsyncIterator[Tab]:
     """A tab whose line to the gateway is not to be relied on, and whose clock a test can put forward."""
-    async with lent(tab_of_file):
+    async with reset_after(tab_of_file):
         tab_of_file.may_be_cut_off = True
         yield tab_of_file
 
 
-async def said_elsewhere(url: str, session: str, prompt: str) -> None:
+async def prompt_elsewhere(url: str, session: str, prompt: str) -> None:
     async with http_client(url) as http:
         await http.post(f"/workflow/{session}/prompt?wait=30", json={"message": prompt})
 
@@ -45,7 +45,7 @@ async def test_api_5_a_silently_dead_stream_is_reopened(tab: Tab, line: Line, en
     await tab.send("one")
     await tab.shows(1)
     line.kill_streams()
-    await said_elsewhere(line.target, tab.session, "two")
+    await prompt_elsewhere(line.target, tab.session, "two")
     await tab.page.clock.run_for(20_000)
     await expect(tab.turns).to_have_count(1)
     await tab.page.clock.run_for(30_000)
@@ -59,7 +59,7 @@ async def test_api_5_a_tab_that_becomes_visible_is_updated_at_once(tab: Tab, lin
     await tab.shows(1)
     await tab.page.evaluate(SEEN.format(state="hidden"))
     line.kill_streams()
-    await said_elsewhere(line.target, tab.session, "two")
+    await prompt_elsewhere(line.target, tab.session, "two")
     await tab.page.clock.run_for(10_000)
     await expect(tab.turns).to_have_count(1)
     await tab.page.evaluate(SEEN.format(state="visible"))
@@ -74,7 +74,7 @@ async def test_api_5_an_answer_lost_by_a_dead_stream_is_fetched(tab: Tab, line: 
     await expect(tab.growing).to_have_text("Half of")
     line.kill_streams()
     gate.open()
-    await said_elsewhere(line.target, tab.session, "two")  # it is answered after the first
+    await prompt_elsewhere(line.target, tab.session, "two")  # it is answered after the first
     await tab.page.clock.run_for(7_000)
     await tab.shows(2)
     await tab.shows_the_transcript()

@@ -60,13 +60,13 @@ async def test_api_5_an_unsent_prompt_blocks_later_ones_but_not_steering(tab: Ta
     await expect(tab.growing).to_have_text("Half of")
     tab.may_be_cut_off = True
 
-    async def only_for_now(route: Route) -> None:
+    async def abort_queued_prompts(route: Route) -> None:
         if route.request.post_data_json["mode"] == "enqueue":
             await route.abort()
         else:
             await route.continue_()
 
-    await tab.page.route("**/prompt", only_for_now)
+    await tab.page.route("**/prompt", abort_queued_prompts)
     await tab.send("two")
     await tab.send("three")
     await expect(tab.page.locator("#queue-title")).to_have_text("2 prompts not sent")

@@ -237,7 +237,7 @@ async def test_api_8_the_client_waits_for_a_gateway_that_restarts(temporal: Clie
 
 
 async def live_copy(
-    gateway: GatewayClient, session: str, is_so: Callable[[Conversation], bool], cursor: Cursor | None = None
+    gateway: GatewayClient, session: str, condition: Callable[[Conversation], bool], cursor: Cursor | None = None
 ) -> tuple[Conversation, list[Event]]:
     """Follow a session until its copy meets the condition; return the copy and every event on the way."""
     copy, seen = Conversation(), list[Event]()
@@ -251,7 +251,7 @@ async def live_copy(
                     copy.apply_queue(event.waiting)
                 case PartialEvent():
                     copy.apply_partial(event.partial)
-            if is_so(copy):
+            if condition(copy):
                 return copy, seen
     raise AssertionError("the stream ended before it was so")
 

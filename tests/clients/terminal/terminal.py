@@ -134,10 +134,10 @@ class Terminal:
 
     async def until(self, what: str | Callable[["Terminal"], bool], *, bound: float = BOUND) -> None:
         """Wait for a text to be printed, or for a condition to hold."""
-        is_so = (lambda terminal: what in terminal.text) if isinstance(what, str) else what
+        condition = (lambda terminal: what in terminal.text) if isinstance(what, str) else what
         try:
             async with asyncio.timeout(bound):
-                while self._is_within_a_picture or not is_so(self):
+                while self._is_within_a_picture or not condition(self):
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
