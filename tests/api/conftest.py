@@ -56,7 +56,7 @@ async def gateway(
     task_seconds: float = TASK_SECONDS,
     timeouts: Timeouts | None = None,
 ) -> AsyncIterator[AsyncClient]:
-    """With `caller`, all requests come from that one. Without `timeouts` it waits for as long as it takes."""
+    """With `caller`, all requests come from that one. Without `timeouts` it waits without a limit."""
     settings = Settings(
         task_queue=task_queue, state_dir=state_dir, task_timeout=task_seconds, **UNLIMITED if caller else {}
     )

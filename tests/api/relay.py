@@ -33,7 +33,7 @@ class Relay:
         await asyncio.gather(*self._wires, return_exceptions=True)
 
     def freeze(self) -> None:
-        """Forward nothing and leave all connections open, as if every packet were lost."""
+        """Forward nothing, with all connections open, as if every packet were lost."""
         self._flows.clear()
 
     def thaw(self) -> None:

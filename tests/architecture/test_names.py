@@ -121,7 +121,7 @@ def banned_names(file: str, tree: ast.AST) -> list[str]:
 
 def banned_phrases(file: str, source: str, tree: ast.AST) -> list[str]:
     if not ANY_PHRASE.search(source):
-        return []  # most files: telling comments from strings takes long
+        return []  # most files: finding comments is slow
     return [
         f"{file}:{line} write {instead!r} for {phrase!r}"
         for text, line in prose(source, tree)

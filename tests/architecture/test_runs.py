@@ -1,4 +1,4 @@
-"""What `make test` and `make test-live` run, and what of the developer's environment they see (AGT-4, AGT-11)."""
+"""`make test` and `make test-live`: the tests they run and the environment they see (AGT-4, AGT-11)."""
 
 import asyncio
 import os

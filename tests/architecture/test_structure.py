@@ -105,7 +105,7 @@ PARTS: dict[str, set[str]] = {
         *("stop_waiting", "wait_until"),
     },
 }
-"""What others than the session itself call of its parts: it reads, raises the revision, or comes before a request."""
+"""Methods that others may call on a session's parts: they read, raise the revision, or precede a request."""
 
 
 @pytest.mark.parametrize("path", modules("workflows"), ids=lambda path: str(path.relative_to(ROOT)))

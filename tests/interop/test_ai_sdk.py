@@ -584,7 +584,7 @@ def approvals_of(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def plain(message: dict[str, Any]) -> dict[str, Any]:
-    """A message without what only its client adds, or only the server knows."""
+    """Return a message without the fields that only the client or only the server has."""
     parts = [{name: value for name, value in part.items() if value is not None} for part in message["parts"]]
     metadata = dict(message.get("metadata", {})) if message["role"] == "assistant" else {}
     metadata.pop("processingTimeMs", None)  # after an error the client reads no further

@@ -1,4 +1,4 @@
-"""The story that every provider must pass: think, use a tool, answer, and continue in a second turn."""
+"""The test that every provider must pass: think, use a tool, answer, and continue in a second turn."""
 
 from pathlib import Path
 from uuid import uuid4

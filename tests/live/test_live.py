@@ -1,4 +1,4 @@
-"""Real vendors, asked for real: a session with a thought and a tool for each (AGT-11).
+"""Real calls to the vendors: a session with thinking and a tool for each (AGT-11).
 
 Only `make test-live` runs this. It asks the vendors whose key is in the environment, for a few cents, and says of the
 others that they were left out:

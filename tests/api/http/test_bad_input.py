@@ -168,7 +168,7 @@ async def test_api_2_an_unknown_session_is_a_404_on_every_route(
 ) -> None:
     body = {"message": "x"} if path.endswith("prompt") else {}
     ask = partial(shared_http.request, method, path.format("never-was"), json=body if method != "GET" else None)
-    answer = await until_not(503, ask)  # the archive of a busy machine may take too long
+    answer = await until_not(503, ask)  # on a busy machine the archive may be slow
     assert (answer.status_code, problem_of(answer)) == (404, "unknown-session")
 
 

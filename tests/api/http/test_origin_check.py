@@ -37,7 +37,7 @@ def app_of(tmp_path: Path, **settings: Any) -> FastAPI:
 
 @pytest.fixture(scope="module")
 def app(tmp_path_factory: pytest.TempPathFactory) -> FastAPI:
-    """A gateway as it is without settings, for all tests: none of them leaves anything in it."""
+    """A gateway with default settings, shared by all tests, which change nothing in it."""
     return app_of(tmp_path_factory.mktemp("state"))
 
 

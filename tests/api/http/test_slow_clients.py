@@ -109,7 +109,7 @@ RESET = "reset"
 
 
 def problem_or_reset(answer: bytes) -> str:
-    """Name the answer: what is sent in the moment of a close resets the connection, and may take the answer with it."""
+    """Name the response: bytes sent during a close reset the connection, and the response may be lost with it."""
     return problem(answer) if answer else RESET
 
 

@@ -161,7 +161,7 @@ REQUESTS: dict[str, list[Request]] = {
     "preview_task": [Request(json={"description": "Paint it.", "parent": ID})],
     "list_tasks": [Request(200, params={"parent": ID})],
 }
-"""By operation; the ids in a path beside the session's are those of `OTHER_IDS`."""
+"""By operation; the ids in a path beside the session's come from `OTHER_IDS`."""
 
 WITHOUT_A_SESSION = {
     "list_sessions",

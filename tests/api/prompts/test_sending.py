@@ -26,14 +26,14 @@ from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.session.queue.prompts import Fate
 
 TEXT_CHARS = 99_000
-"""Of a long prompt, which a gateway accepts."""
+"""The length of a long prompt that a gateway accepts."""
 
 FLOODED_TURNS = 5
 """Turns to wait for after a flood."""
 
 
 TIMES = product()
-"""Of the gateways of this file: those of production while no worker runs."""
+"""The timeouts of the gateways of this file: as in production while no worker runs."""
 
 
 def fresh() -> str:
@@ -56,7 +56,7 @@ def rpcs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 async def http_alone(temporal: Client, tmp_path: Path) -> AsyncIterator[AsyncClient]:
-    """The gateway; the only workers are those of the test."""
+    """The gateway; only the test starts workers."""
     async with gateway(temporal, f"nobody-{tmp_path.name}", tmp_path, timeouts=TIMES) as client:
         yield client
 

@@ -32,7 +32,7 @@ def image(data: bytes = PNG, **changed: object) -> dict[str, Any]:
 
 
 async def stored(env: Environment, session: str, *contents: bytes) -> set[bytes]:
-    """Return those of the attachments that the store has for the session."""
+    """Return which of the attachments the store has for the session."""
     hashes = [sha256(content).hexdigest() for content in contents]
     return set((await env.stores.blobs.get_data(attachments_owner(WorkflowId(session)), hashes)).values())
 

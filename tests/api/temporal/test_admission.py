@@ -1,4 +1,4 @@
-"""What a gateway knows about prompts without a query (SES-6)."""
+"""The gateway's own count of unanswered prompts (SES-6)."""
 
 from types import SimpleNamespace
 from typing import Any, cast

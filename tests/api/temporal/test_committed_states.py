@@ -175,7 +175,7 @@ async def signal_after_the_query(temporal: Client, session: str, session_request
 async def task_is_lost_after_the_query(
     temporal: Client, session: str, queue: str, session_requests: SessionRequests
 ) -> bool:
-    """Make a workflow task while the query waits for a worker, and take it.
+    """Cause a workflow task while the query waits for a worker, and poll it.
 
     Returns:
         Whether the query still waits: not if it came first, or came with the task and is lost with it.

@@ -19,7 +19,7 @@ from turnkeeper.stores.partials.in_process import InProcessCarrier
 
 @dataclass
 class Change:
-    """A change of a session whose workers are gone: the test takes the workflow task with its update."""
+    """A change of a session without workers: the test polls the workflow task with its update."""
 
     http: AsyncClient
     session: str

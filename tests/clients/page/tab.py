@@ -55,7 +55,7 @@ def _ending(turn: ConversationMessage) -> str | None:
 
 
 def http_client(url: str) -> httpx.AsyncClient:
-    """Return a client for plain HTTP. It reads no certificates, which would take it 30 ms."""
+    """Return a client for plain HTTP. It loads no certificates, which would cost 30 ms."""
     return httpx.AsyncClient(base_url=url, timeout=60, verify=False)
 
 

@@ -121,7 +121,7 @@ RUNNING = {
 
 
 async def test_api_8_partial_output_grows_like_the_snapshots(page: Page) -> None:
-    """What the page holds after each growth is the snapshot that the growth was made of."""
+    """After each growth the page has the snapshot that the growth was computed from."""
     stories: list[tuple[list[Any], list[Any]]] = []
     pieces = st.lists(st.tuples(st.integers(0, 2), st.text(max_size=5), st.booleans()), min_size=1, max_size=12)
 

@@ -93,7 +93,7 @@ SUBMIT = """({base, path}) => new Promise((resolve) => {
 
 @pytest.fixture(scope="module")
 async def misled_browser() -> AsyncIterator[Browser]:
-    """A browser for which the foreign name leads to this machine, as after DNS rebinding.
+    """A browser that resolves the foreign name to this machine, as after DNS rebinding.
 
     It lets pages from elsewhere reach this machine, as all browsers do that do not ask a person first.
     """

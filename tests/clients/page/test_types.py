@@ -38,7 +38,7 @@ def run_node(script: Path, *arguments: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def type_errors(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What the compiler says of the page's modules, and of the comparison with the OpenAPI document: it runs once."""
+    """The compiler's errors in the page's modules and in the comparison with the OpenAPI document; it runs once."""
     folder = tmp_path_factory.mktemp("types")
     generator = npm_package(request, "openapi-typescript", "7.13.0") / "bin" / "cli.js"
     document, described = folder / "openapi.json", folder / "openapi.ts"

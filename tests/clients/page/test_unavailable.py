@@ -1,4 +1,4 @@
-"""What the page shows if something is gone or unavailable (API-5)."""
+"""The page when a session is deleted or the gateway is unavailable (API-5)."""
 
 import asyncio
 import re

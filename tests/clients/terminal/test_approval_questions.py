@@ -1,4 +1,4 @@
-"""What a terminal must print before a call can be approved: AGT-8."""
+"""A call can be approved only after all of it was printed: AGT-8."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
