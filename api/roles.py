@@ -57,7 +57,7 @@ APPROVER_FIELDS = ("tool_policy", "unattended")
 def require(caller: Caller, role: Role) -> None:
     """Raise `ProblemError` 403 unless the caller may do what `role` may."""
     if not caller.has(role):
-        raise problem("forbidden", f"This needs the role {role}; your role is {caller.role}.", caller=caller)
+        raise problem("forbidden", f"This needs the {role} role; yours is {caller.role}.", caller=caller)
 
 
 def require_for_fields(caller: Caller, body: BaseModel) -> None:
@@ -76,7 +76,7 @@ def require_for_copy(caller: Caller, configuration: BaseModel, *, path: str = ""
 
 def _forbidden_field(field: str, caller: Caller) -> ProblemError:
     errors = [FieldError(field=field, reason="may be set by the role approver only")]
-    detail = f"To set {field}, the role approver is needed; your role is {caller.role}."
+    detail = f"Setting {field} needs the approver role; yours is {caller.role}."
     return problem("forbidden", detail, errors=errors, caller=caller)
 
 
@@ -100,7 +100,7 @@ class GatewayRoute:
 
 def gateway_routes(routes: Sequence[BaseRoute], settings: Settings) -> list[GatewayRoute]:
     """Return all routes in the order in which the router tries them. GET is HEAD too; a mount has GET only."""
-    found: list[GatewayRoute] = []
+    result: list[GatewayRoute] = []
     for context in iter_route_contexts(routes):
         route = context.original_route
         # Of a route that is none of FastAPI's: a function, an application of its own, or mounted files.
@@ -109,7 +109,7 @@ def gateway_routes(routes: Sequence[BaseRoute], settings: Settings) -> list[Gate
         max_body_size: int | None = getattr(context, "max_body_size", None) or getattr(endpoint, "max_body_size", None)
         is_stream = getattr(context, "response_class", endpoint)
         methods = {"GET"} if isinstance(route, Mount) else (context.methods or set()) - {"HEAD"}
-        found += [
+        result += [
             GatewayRoute(
                 method=method,
                 path=context.path or "",
@@ -120,7 +120,7 @@ def gateway_routes(routes: Sequence[BaseRoute], settings: Settings) -> list[Gate
             )
             for method in sorted(methods)
         ]
-    return found
+    return result
 
 
 @dataclass(frozen=True)
@@ -150,8 +150,8 @@ class RequestedRoute:
 
 def requested_route(scope: Scope) -> RequestedRoute:
     """Return what the request of an ASGI `scope` is about, as `RouteFinder` has found it."""
-    found: RequestedRoute = scope.get("state", {}).get("route", RequestedRoute())
-    return found
+    requested: RequestedRoute = scope.get("state", {}).get("route", RequestedRoute())
+    return requested
 
 
 class RouteFinder:

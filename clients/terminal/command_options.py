@@ -18,7 +18,7 @@ from turnkeeper.models.wire import Frozen
 UrlOption = Annotated[
     str | None, typer.Option(metavar="URL", help="The gateway's address. Default: the stack of this folder.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON, an object a line.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON, one object per line.")]
 
 
 def exit_with(reason: Exception | str, *, code: int = 1) -> NoReturn:

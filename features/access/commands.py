@@ -35,7 +35,8 @@ def create_key(
     user: Annotated[str | None, typer.Option(metavar="NAME", help="Who gets it.")] = None,
     role: Annotated[str, typer.Option(metavar="ROLE", help="reader, writer, approver or admin.")] = "writer",
     expires: Annotated[
-        str | None, typer.Option(metavar="WHEN", help="After 12h or 90d, or on a date as 2027-01-31; default: never.")
+        str | None,
+        typer.Option(metavar="WHEN", help="After 12h or 90d, or on a date (2027-01-31); default: never."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -121,7 +122,7 @@ class _Access(CommandsFeature):
                 return Finding("keys", "broken", NO_VALID_KEY, HOW_TO_CREATE_KEY.format(command=command))
         except (SettingsError, StoreUnavailableError):
             return Finding("keys", "unknown", "the archive can't be read")
-        return Finding("keys", "good", "callers need one, and there is one")
+        return Finding("keys", "good", "required, and at least one exists")
 
 
 COMMANDS = _Access()

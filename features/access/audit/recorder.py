@@ -1,6 +1,6 @@
 """The audit: who changed what, when, and with what outcome; never content (API-4, docs/decisions/0066).
 
-Theory of operation. The entry is written before the change, and gets its outcome afterwards. An entry without one is of
+The entry is written before the change, and gets its outcome afterwards. An entry without one is of
 a gateway that stopped in between.
 
 A caller with a credential waits for the entry, and is refused if it can't be written. Without authentication nobody
