@@ -114,4 +114,4 @@ async def is_signal_behind(asking: asyncio.Task[ConversationState], handle: Hand
 
 async def is_task_lost(temporal: Client, queue: str) -> bool:
     """Poll the session's workflow task and do nothing; `False` if the query came first."""
-    return not (await taken_task(temporal, queue)).query.query_type
+    return not (await polled_workflow_task(temporal, queue)).query.query_type
