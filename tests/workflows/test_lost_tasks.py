@@ -14,6 +14,7 @@ from temporalio.client import Client, WorkflowHandle, WorkflowHistory
 from temporalio.service import RPCError
 from temporalio.worker import Replayer
 
+from tests.api.temporal.test_committed_states import polled_workflow_task
 from tests.harness import BOUND, environment
 from turnkeeper.api.temporal.commits import WorkflowTasks
 from turnkeeper.models.limits import Limits
