@@ -75,12 +75,16 @@ class Effect:
 
 @dataclass(frozen=True)
 class Copy:
-    """What a client held in the end. `problems`: what it was sent that contradicts SES-12."""
+    """What a client held in the end. `problems`: what it was sent that contradicts SES-12 or AGT-5.
+
+    `answers_shown`: of how many answers it was shown something while they were written.
+    """
 
     name: str
     turns: list[dict[str, Any]]
     resets: int = 0
     problems: list[str] = field(default_factory=list)
+    answers_shown: int = 0
 
 
 @dataclass(frozen=True)
