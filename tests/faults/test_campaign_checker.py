@@ -140,7 +140,7 @@ def changed(*path: str | int, to: object) -> list[Copy]:
         (with_end(correct(), copies=[Copy("watcher", [], resets=1)]), [(COPY, "watcher")]),
         (
             with_end(correct(), copies=[Copy("watcher", TURNS, problems=["new twice"])]),
-            [("clients are sent what SES-12 says", "watcher")],
+            [("clients are sent what SES-12 and AGT-5 say", "watcher")],
         ),
         (
             replace(correct(), untyped_errors=[UntypedError("GET /", 500, 1.0, "")]),
