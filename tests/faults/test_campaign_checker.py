@@ -21,7 +21,7 @@ from tests.faults.campaign.evidence import (
     SessionEnd,
     UntypedError,
 )
-from tests.faults.campaign.law import LawfulCopy, ShownAnswers
+from tests.faults.campaign.law import LawfulCopy, PartialAnswers
 from tests.faults.campaign.report import as_json, table
 
 NAMES = ["p1", "p2", "p3"]
@@ -251,11 +251,11 @@ def test_ops_10_the_report_names_session_prompt_and_evidence():
     ],
 )
 def test_agt_5_text_that_is_shown_twice_or_not_replaced_is_a_problem(second: dict[str, Any], is_kept: bool) -> None:
-    shown = ShownAnswers()
+    answers = PartialAnswers()
     tag = {"message_id": "p1", "turn": 1, "step": 1, "request": 1, "attempt": 1}
     for grown in ({"fresh": True, "text": "Hel"}, second):
         text = {"index": 0, "kind": "respond", "text": grown["text"]}
-        shown.grow({**tag, "attempt": grown.get("attempt", 1), "fresh": grown["fresh"], "parts": [text]})
+        answers.grow({**tag, "attempt": grown.get("attempt", 1), "fresh": grown["fresh"], "parts": [text]})
     steps = [{"kind": "model", "number": 1, "text": "Hello!"}]
-    shown.judge([turn("p1", reasoning_trajectory={"steps": steps})])
-    assert (shown.judged, shown.problems == []) == (1, is_kept)
+    answers.judge([turn("p1", reasoning_trajectory={"steps": steps})])
+    assert (answers.judged, answers.problems == []) == (1, is_kept)

@@ -79,15 +79,15 @@ async def test_ops_8_a_stop_reaches_the_process_that_runs_the_model_call(
         await seen(live, lambda partial: len(partial.parts[0].text.split()) >= 10)
         await session.update("cancel_turn", {"message_id": "p1"})
         (turn,) = await session.idle(turns=1)
-        shown = live.latest
+        partial = live.latest
     assert turn.status == "cancelled"
     (step,) = turn.steps
     assert isinstance(step, ModelStep)
     assert step.interrupted
-    assert shown is not None
+    assert partial is not None
     text = step.text or ""
     assert WORDS.startswith(text.rstrip())
-    assert text.startswith(shown.parts[0].text), "what was shown is what is kept"
+    assert text.startswith(partial.parts[0].text), "what was shown is what is kept"
     events = await events_of(session)
     ended = EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED
     took = time_of(events, ended) - time_of(events, EventType.EVENT_TYPE_ACTIVITY_TASK_CANCEL_REQUESTED)

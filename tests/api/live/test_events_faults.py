@@ -394,9 +394,7 @@ async def test_agt_5_two_gateways_show_the_same_answer_and_so_does_one_that_rest
                 assert (watcher.answers, watcher.partial_texts) == (["Hello!"], [])
 
 
-async def test_agt_5_without_a_shared_folder_only_the_whole_answer_is_shown(
-    temporal: Client, tmp_path: Path
-) -> None:
+async def test_agt_5_without_a_shared_folder_only_the_whole_answer_is_shown(temporal: Client, tmp_path: Path) -> None:
     gate = Gate(is_open=False)
     async with environment(temporal) as env:
         env.vendor.script = [[Delta("respond", "Hel"), gate, says("Hello")]]

@@ -51,18 +51,18 @@ class LawfulCopy:
         self.cursor = {"last_seen_message_id": update["last_seen_message_id"], "since_revision": update["revision"]}
 
 
-class ShownAnswers:
+class PartialAnswers:
     """What a watcher is shown of answers before they are recorded: each is the beginning of the recorded text.
 
     Text that came twice, or that a second attempt had not replaced, is not. Each attempt of a script writes the same.
 
-    >>> shown = ShownAnswers()
+    >>> answers = PartialAnswers()
     >>> tag = {"message_id": "a", "turn": 1, "step": 1, "request": 1, "attempt": 1}
-    >>> shown.grow({**tag, "fresh": True, "parts": [{"index": 0, "kind": "respond", "text": "Hel"}]})
-    >>> shown.grow({**tag, "fresh": False, "parts": [{"index": 0, "kind": "respond", "text": "lo"}]})
+    >>> answers.grow({**tag, "fresh": True, "parts": [{"index": 0, "kind": "respond", "text": "Hel"}]})
+    >>> answers.grow({**tag, "fresh": False, "parts": [{"index": 0, "kind": "respond", "text": "lo"}]})
     >>> turn = {"id": "a", "reasoning_trajectory": {"steps": [{"kind": "model", "number": 1, "text": "Hello!"}]}}
-    >>> shown.judge([turn])
-    >>> shown.judged, shown.problems
+    >>> answers.judge([turn])
+    >>> answers.judged, answers.problems
     (1, [])
     """
 
@@ -80,8 +80,8 @@ class ShownAnswers:
         elif tag != self._tag:
             self.problems.append(f"{tag} grew, and it had been shown {self._tag}")
         for part in partial["parts"]:
-            text = self._parts.get(part["index"], {"text": ""})["text"]
-            self._parts[part["index"]] = {"kind": part["kind"], "text": text + part["text"]}
+            before = self._parts.get(part["index"], {"text": ""})["text"]
+            self._parts[part["index"]] = {"kind": part["kind"], "text": before + part["text"]}
 
     def judge(self, turns: list[dict[str, Any]]) -> None:
         """Compare what was shown with the step that is recorded now, if it is."""
@@ -89,11 +89,14 @@ class ShownAnswers:
             steps = (turn.get("reasoning_trajectory") or {"steps": []})["steps"]
             for step in steps:
                 if step["kind"] == "model" and (turn["id"], step["number"]) == self._tag[:2]:
-                    self._compare(step.get("text") or turn.get("agent_message") or "")
+                    recorded = step.get("text") or turn.get("agent_message") or ""
+                    self._compare(recorded, is_interrupted=step.get("interrupted", False))
 
-    def _compare(self, recorded: str) -> None:
-        shown = "".join(part["text"] for part in self._parts.values() if part["kind"] == "respond")
-        if not recorded.startswith(shown.rstrip()):
-            self.problems.append(f"{self._tag} was shown as {shown[-200:]!r}, and is {recorded[-200:]!r}")
+    def _compare(self, recorded: str, *, is_interrupted: bool) -> None:
+        text = "".join(part["text"] for part in self._parts.values() if part["kind"] == "respond")
+        # What is recorded of a stopped answer may be of a second attempt, which had written less.
+        is_less = is_interrupted and text.startswith(recorded.rstrip())
+        if not (recorded.startswith(text.rstrip()) or is_less):
+            self.problems.append(f"{self._tag} was shown as {text[-200:]!r}, and is {recorded[-200:]!r}")
         self.judged += 1
         self._tag, self._parts = (), {}

@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 from tests.faults.campaign.calls import Calls
 from tests.faults.campaign.evidence import Copy, Log
-from tests.faults.campaign.law import FINAL_STATUSES, LawfulCopy, ShownAnswers
+from tests.faults.campaign.law import FINAL_STATUSES, LawfulCopy, PartialAnswers
 from tests.waiting import pass_time
 from turnkeeper.clients.python.conversation import Conversation
 from turnkeeper.clients.python.errors import GatewayError
@@ -28,7 +28,7 @@ class Watcher:
         self.resets = 0
         self.problems: list[str] = []
         self._conversation = Conversation()
-        self._shown = ShownAnswers()
+        self._partial_answers = PartialAnswers()
         self._urls = urls
         self._log = log
         self._chance = random.Random(seed)
@@ -40,8 +40,10 @@ class Watcher:
     @property
     def copy(self) -> Copy:
         turns = [turn.model_dump(mode="json") for turn in self._conversation.turns]
-        problems = [*self.problems, *self._shown.problems]
-        return Copy(f"watcher of {self.session}", turns, self.resets, problems, answers_shown=self._shown.judged)
+        problems = [*self.problems, *self._partial_answers.problems]
+        return Copy(
+            f"watcher of {self.session}", turns, self.resets, problems, answers_shown=self._partial_answers.judged
+        )
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -58,12 +60,12 @@ class Watcher:
         async with aclosing(gateway.events(self.session, self._conversation.cursor, patience=5.0)) as events:
             async for event in events:
                 if isinstance(event, PartialEvent):
-                    self._shown.grow(event.partial.model_dump())
+                    self._partial_answers.grow(event.partial.model_dump())
                     if self._chance.random() < LEAVES:
                         return
                 if isinstance(event, UpdateEvent):
                     turns = [*event.update.updated_messages, *event.update.new_messages]
-                    self._shown.judge([turn.model_dump(mode="json") for turn in turns])
+                    self._partial_answers.judge([turn.model_dump(mode="json") for turn in turns])
                     self.resets += event.update.reset
                     self._conversation.apply(event.update)
                     if event.update.status in FINAL_STATUSES:
