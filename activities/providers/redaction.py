@@ -42,7 +42,9 @@ def vendor_words(words: str) -> str:
 
 
 def redact(words: str, *, max_chars: int = MAX_QUOTE_CHARS, request_body: Mapping[str, object] | None = None) -> str:
-    r"""Return a vendor's words as one line that is safe to show. `request_body` is the request that it answers.
+    r"""Return a vendor's words as one line that is safe to show.
+
+    `request_body` has the texts of the request that it answers.
 
     >>> redact("model: x\nkey sk-ant-api03-abcdef, Bearer eyJhbGciOi.x.y")
     'model: x key [secret], [secret]'
@@ -109,13 +111,12 @@ def _unescaped(escaped: re.Match[str]) -> str:
 # ---- echoes of the request
 
 
-_WITH_TEXTS = ("system", "instructions", "messages", "input")
 _NAMES = frozenset({"type", "role", "name", "id", "call_id", "tool_use_id", "tool_call_id", "status"})
 
 
 def _request_text(request_body: Mapping[str, object]) -> str:
     """Return the words of the request's texts: each text on its own line, a space around every word."""
-    texts = (text for key in _WITH_TEXTS for text in _texts_in(request_body.get(key)))
+    texts = (text for value in request_body.values() for text in _texts_in(value))
     return "".join(f"\n {' '.join(_WORD.findall(text))} \n" for text in texts)
 
 

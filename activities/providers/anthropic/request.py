@@ -28,11 +28,12 @@ from pydantic import JsonValue
 from turnkeeper.activities.providers.request_encoding import (
     Block,
     CallIds,
+    description_of,
     opened,
     own_items,
+    plain_schema,
     sendable_name,
 )
-from turnkeeper.activities.providers.tool_schemas import description_of, plain_schema
 from turnkeeper.activities.providers.visible_request import Medium, media_of
 from turnkeeper.models.transcript.attachments import ImageAttachment
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, ToolSpec

@@ -18,44 +18,33 @@ are added (`refused_parts`).
 """
 
 import json
-import logging
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from pydantic import JsonValue
 
-from turnkeeper.activities.providers.request_encoding import Block, CallIds, opened, own_items, sendable_name, short_id
-from turnkeeper.activities.providers.result_text import result_text
+from turnkeeper.activities.providers.request_encoding import (
+    Block,
+    CallIds,
+    description_of,
+    opened,
+    own_items,
+    plain_schema,
+    result_text,
+    sendable_name,
+    short_id,
+)
 from turnkeeper.activities.providers.text.text_protocol import STOP_SEQUENCES, conversation_text, system_text
-from turnkeeper.activities.providers.tool_schemas import description_of, plain_schema
 from turnkeeper.activities.providers.visible_request import Medium, data_url, media_of, pdf_name
 from turnkeeper.models.transcript.attachments import ImageAttachment
 from turnkeeper.models.transcript.model_call import (
-    MAX_TOOLS,
     CallPart,
     ModelMessage,
     ModelRequest,
     ToolSpec,
     supported_tools,
 )
-
-_log = logging.getLogger(__name__)
-
-
-class OmittedToolsLog:
-    """Logs tools that are omitted because there are too many; each one once."""
-
-    def __init__(self) -> None:
-        self._logged_names: set[str] = set()
-
-    def warn_once(self, tools: Sequence[ToolSpec]) -> None:
-        """Warn of those of `tools` that are not offered, unless already logged."""
-        excluded = {tool.name for tool in supported_tools(tools)} | self._logged_names
-        left_out = [tool.name for tool in tools if tool.name not in excluded]
-        if left_out:
-            self._logged_names.update(left_out)
-            _log.warning("OpenAI's APIs take %d tools; not offered: %s", MAX_TOOLS, ", ".join(left_out))
 
 
 def parameters_of(tool: ToolSpec) -> Block:

@@ -1,4 +1,4 @@
-"""`openai:` models, through OpenAI's Responses API (AGT-4). The SDK is imported on first use.
+"""`openai:` models, through OpenAI's Responses API (AGT-4).
 
 Reading an answer of OpenAI's Responses API from its stream (AGT-3, AGT-10).
 
@@ -31,8 +31,8 @@ the same way, since both caches and reasoning are bound to the prefix.
 """
 
 import hashlib
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import aclosing
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Literal
 
@@ -47,21 +47,34 @@ from turnkeeper.activities.providers.answer_fields import (
     join_pieces,
     name_of,
 )
-from turnkeeper.activities.providers.errors.vendor_errors import Vendor
 from turnkeeper.activities.providers.finish_reasons import EARLY_END, is_cut, unclear_answer_error
-from turnkeeper.activities.providers.openai.chat_request import OmittedToolsLog, arguments_json, parameters_of
+from turnkeeper.activities.providers.openai.chat_request import arguments_json, parameters_of
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
+from turnkeeper.activities.providers.provider import Vendor
 from turnkeeper.activities.providers.redaction import redact
-from turnkeeper.activities.providers.refused_parts.api import Body, Parts, RefusableApi
-from turnkeeper.activities.providers.refused_parts.sending import RefusedParts
-from turnkeeper.activities.providers.request_encoding import Block, CallIds, own_items, sendable_name
-from turnkeeper.activities.providers.result_text import result_text
-from turnkeeper.activities.providers.tool_schemas import description_of
-from turnkeeper.activities.providers.visible_request import Medium, data_url, gpt_sight, media_of, pdf_name
-from turnkeeper.activities.providers.wire.answer_stream import stream_answer
-from turnkeeper.activities.providers.wire.transport import Event, Transport
+from turnkeeper.activities.providers.refused_parts.parts import Body, Parts, RefusableApi
+from turnkeeper.activities.providers.request_encoding import (
+    Block,
+    CallIds,
+    description_of,
+    own_items,
+    result_text,
+    sendable_name,
+)
+from turnkeeper.activities.providers.vendor_provider import AnswerAccumulator, VendorProvider
+from turnkeeper.activities.providers.visible_request import (
+    FULL,
+    TEXT_ONLY,
+    Medium,
+    Sight,
+    data_url,
+    media_of,
+    pdf_name,
+)
+from turnkeeper.activities.providers.wire.transport import Event
 from turnkeeper.models.transcript.attachments import ImageAttachment
 from turnkeeper.models.transcript.model_call import (
+    MAX_TOOLS,
     CallPart,
     ModelMessage,
     ModelRequest,
@@ -215,6 +228,23 @@ def _sendable(item: Block) -> Block:
     return sendable
 
 
+_BLIND = re.compile(
+    r"(?:ft:)?(?:gpt-3\.5|gpt-4(?:-32k|-turbo-preview)?(?:-\d{4})?(?:-preview)?(?:$|:)|o1-(?:mini|preview)|o3-mini"
+    r"|gpt-oss|(?:text-)?(?:davinci|babbage|curie|ada)\b)"
+)
+
+
+def sight_of(name: str) -> Sight:
+    """Return which attachments a model of OpenAI's own API reads. Models that see images read PDFs too.
+
+    >>> [sight_of(name).images for name in ("gpt-5.5", "gpt-4o-mini", "gpt-4.1", "gpt-4-turbo", "o3")]
+    [True, True, True, True, True]
+    >>> [sight_of(name).images for name in ("gpt-4", "gpt-4-0613", "gpt-4-1106-preview", "gpt-3.5-turbo", "o3-mini")]
+    [False, False, False, False, False]
+    """
+    return TEXT_ONLY if _BLIND.match(name) else FULL
+
+
 _FAILED = ("response.failed", "response.cancelled")
 _LAST = ("response.completed", "response.incomplete", *_FAILED)
 _WHOLE = ("completed", "")
@@ -223,8 +253,10 @@ _HALF = ("incomplete", "in_progress")
 """Statuses of an incomplete item."""
 
 
-class ResponsesAccumulator:
-    """An answer while it arrives. The caller converts what an event of an unexpected shape raises."""
+class ResponsesAccumulator(AnswerAccumulator):
+    """An answer while it arrives. With the last event it is complete, also if it is cut."""
+
+    quiet_events = frozenset({"response.created", "response.queued", "response.in_progress"})
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -234,10 +266,6 @@ class ResponsesAccumulator:
         self._end: Event = {}
         self._used: Mapping[str, object] = {}
         self._is_cut = False
-        self.is_complete = False
-        """The last event of the answer has arrived. The answer may be cut."""
-        self.failure: Event | None = None
-        """The vendor's error."""
 
     def add(self, event: Event) -> list[Delta]:
         match event:
@@ -255,8 +283,6 @@ class ResponsesAccumulator:
                 self._items[event.get("output_index", len(self._items))] = item
             case {"type": str(kind), "response": dict(response)} if kind in _LAST:
                 self._take_end(kind, response)
-            case {"type": "error"}:
-                self.failure = event
         return []
 
     def response(self, *, request_id: str | None) -> ModelResponse:
@@ -280,8 +306,12 @@ class ResponsesAccumulator:
 
     @property
     def usage_so_far(self) -> Usage | None:
-        """The vendor's counts, from the last event."""
         return _usage(self._used)
+
+    def arguments_in(self, event: Event) -> Iterable[str]:
+        match event:
+            case {"type": "response.function_call_arguments.delta", "delta": str(text)}:
+                yield text
 
     def _take_end(self, kind: str, response: Event) -> None:
         """Use the response of the last event. Its status may differ from the event's name."""
@@ -402,55 +432,37 @@ def _answered_in(items: Sequence[Event]) -> set[object]:
     return {item.get("call_id") or item.get("id") for item in outputs}
 
 
-OPENAI = Vendor(
-    name="OpenAI",
-    key="OPENAI_API_KEY",
-    package="openai",
-    no_path_advice=" (one without /responses is for 'openai-chat:')",
-)
-PATH = "/responses"
-
-_API = RefusableApi(
-    sight_of=gpt_sight,
-    bounds=("max_output_tokens",),
-    # Without `store`, OpenAI would store the conversation.
-    only_named=frozenset({"store", "strict", "detail"}),
-    in_blocks=frozenset({"strict", "detail"}),
-)
-
-
-class OpenAIProvider:
+class OpenAIProvider(VendorProvider):
     """The models behind `openai:`."""
 
-    def __init__(self, *, silence_timeout: float, base_url: str | None = None, api_key: str | None = None) -> None:
-        """Send requests to `base_url` with `api_key`; `None`: from `OPENAI_BASE_URL` and `OPENAI_API_KEY`.
+    vendor = Vendor(
+        name="openai",
+        title="OpenAI",
+        example="gpt-5.5",
+        key="OPENAI_API_KEY",
+        credentials=("OPENAI_API_KEY",),
+        package="openai",
+        prices="openai",
+        no_path_advice=" (one without /responses is for 'openai-chat:')",
+    )
+    max_tools = MAX_TOOLS
+    path = "/responses"
+    refusable = RefusableApi(
+        sight_of=sight_of,
+        bounds=("max_output_tokens",),
+        # Without `store`, OpenAI would store the conversation.
+        only_named=frozenset({"store", "strict", "detail"}),
+        in_blocks=frozenset({"strict", "detail"}),
+    )
 
-        `silence_timeout`: for how many seconds the vendor may send nothing.
-        """
-        self._address = {"base_url": base_url, "api_key": api_key}
-        self._transport = Transport(OPENAI, self._client, silence_timeout=silence_timeout)
-        self.refused = RefusedParts(_API)
-        self._omitted_tools = OmittedToolsLog()
-
-    async def stream(
-        self, name: str, request: ModelRequest, info: CallInfo
-    ) -> AsyncGenerator[Delta | ModelResponse, None]:
-        if not name:
-            raise ModelError("not_found", "write its name after the colon, as in 'openai:gpt-5.5'")
-        self._omitted_tools.warn_once(request.head.tools)
-
-        def encode_trimmed(trimmed: ModelRequest, parts: Parts) -> Body:
-            return encode(trimmed, name=name, session_id=info.session_id)
-
-        def send(body: Body) -> AsyncGenerator[Delta | ModelResponse, None]:
-            return stream_answer(self._transport.request(PATH, body), ResponsesAccumulator(name), meter=info.meter)
-
-        async with aclosing(self.refused.answer(name, request, info, encode_trimmed, send)) as answer:
-            async for piece in answer:
-                yield piece
-
-    def _client(self, sdk: ModuleType, http: Any) -> Any:
+    def client(self, sdk: ModuleType, http: Any) -> Any:
         client = sdk.AsyncOpenAI(**self._address, http_client=http, max_retries=0)
         if not client.api_key:
             raise self._transport.no_key()
         return client
+
+    def encode(self, request: ModelRequest, name: str, info: CallInfo, parts: Parts) -> Body:
+        return encode(request, name=name, session_id=info.session_id)
+
+    def accumulator(self, name: str, request: ModelRequest, info: CallInfo) -> AnswerAccumulator:
+        return ResponsesAccumulator(name)

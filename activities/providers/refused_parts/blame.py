@@ -11,15 +11,16 @@ from itertools import accumulate
 from typing import Literal
 
 from turnkeeper.activities.providers.protocol import AttachmentRefusal, ModelError
-from turnkeeper.activities.providers.refused_parts.api import (
+from turnkeeper.activities.providers.refused_parts.parts import (
     Body,
     RefusableApi,
     SentRequest,
+    list_version,
     name_of_tool,
     names_of_tools,
     present_parameters,
+    tool_version,
 )
-from turnkeeper.activities.providers.refused_parts.trimming import list_version, tool_version
 from turnkeeper.activities.providers.visible_request import Medium, id_of, media_in, media_of
 from turnkeeper.models.transcript.attachments import ImageAttachment
 from turnkeeper.models.transcript.model_call import ModelRequest

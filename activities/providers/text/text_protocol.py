@@ -31,7 +31,7 @@ from itertools import islice, takewhile
 from typing import Literal, NoReturn
 
 from turnkeeper.activities.providers.protocol import Delta
-from turnkeeper.activities.providers.result_text import result_text
+from turnkeeper.activities.providers.request_encoding import result_text
 from turnkeeper.models.replay_text.grammar import (
     CURRENT,
     HISTORY,

@@ -13,11 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.vendors.apis import WIRES
-from tests.vendors.server import BOUND, Answer, Received, Reply, VendorWire
 from turnkeeper.activities.providers.protocol import CallInfo, ModelError
 from turnkeeper.activities.providers.refused_parts.blame import media_at
-from turnkeeper.activities.providers.refused_parts.memory import MEMORY_SECONDS, RefusalMemory
-from turnkeeper.activities.providers.refused_parts.sending import MAX_TRIES
+from turnkeeper.activities.providers.refused_parts.sending import MAX_TRIES, MEMORY_SECONDS, RefusalMemory
 from turnkeeper.activities.providers.registry import ProviderRegistry
 from turnkeeper.models.transcript.attachments import PDF, FileAttachment, ImageAttachment
 from turnkeeper.models.transcript.model_call import (
@@ -30,6 +28,7 @@ from turnkeeper.models.transcript.model_call import (
     ToolSpec,
 )
 from turnkeeper.models.transcript.refused_parts import RefusedPart
+from turnkeeper.testing.vendor_server import BOUND, Answer, Received, Reply, VendorServer
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 TOOLS = [
@@ -187,7 +186,7 @@ CANNOT_BE_UNNAMED = {"store", "max_tokens"}
 class StrictVendor:
     """Refuses each request with a part that it does not take, in its own words, and answers all others."""
 
-    def __init__(self, wire: VendorWire, rule: Rule, words: str) -> None:
+    def __init__(self, wire: VendorServer, rule: Rule, words: str) -> None:
         self._rule = rule
         self._words = words
         self._answer = wire.reply(Answer(text="Done."))
@@ -214,14 +213,14 @@ def cases() -> Iterator[tuple[str, Rule, str]]:
                 yield api, rule, words
 
 
-async def ask(wire: VendorWire, provider: Any, request: ModelRequest, info: CallInfo) -> ModelResponse:
+async def ask(wire: VendorServer, provider: Any, request: ModelRequest, info: CallInfo) -> ModelResponse:
     async with asyncio.timeout(BOUND), aclosing(provider.stream(MODELS[api_of(wire)], request, info)) as pieces:
         received = [piece async for piece in pieces]
     assert isinstance(received[-1], ModelResponse)
     return received[-1]
 
 
-def api_of(wire: VendorWire) -> str:
+def api_of(wire: VendorServer) -> str:
     return wire.model.partition(":")[0]
 
 
@@ -359,7 +358,7 @@ def test_agt_9_parameters_are_refused_by_a_model_and_contents_in_a_session() -> 
 
 
 def test_agt_9_the_memory_of_refused_parts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnkeeper.activities.providers.refused_parts.memory.MAX_REMEMBERED", 2)
+    monkeypatch.setattr("turnkeeper.activities.providers.refused_parts.sending.MAX_REMEMBERED", 2)
     memory = RefusalMemory()
     for session in ("s1", "s2", "s3"):
         memory.learn("m", session, [part("x", "field")])

@@ -16,13 +16,14 @@ from temporalio.exceptions import ApplicationError
 from tests.activities.test_failures import failed
 from tests.speed import cpu_seconds
 from turnkeeper.activities.failures import describe_failure
-from turnkeeper.activities.providers.errors.vendor_errors import Vendor, error_from, should_retry_of
+from turnkeeper.activities.providers.errors.vendor_errors import error_from, should_retry_of
 from turnkeeper.activities.providers.errors.waiting_times import retry_after_of
-from turnkeeper.activities.providers.openai.responses import OPENAI
+from turnkeeper.activities.providers.openai.responses import OpenAIProvider
 from turnkeeper.activities.providers.protocol import ModelError
+from turnkeeper.activities.providers.provider import Vendor
 from turnkeeper.activities.providers.redaction import MAX_READ_CHARS, redact
 
-ACME = Vendor(name="Acme", key="ACME_API_KEY", package="acme")
+ACME = Vendor(name="acme", title="Acme", key="ACME_API_KEY", package="acme")
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
 
@@ -469,9 +470,9 @@ def test_agt_9_a_message_is_read_at_every_common_place(body: object) -> None:
 
 
 def test_agt_9_an_address_without_responses_suggests_the_other_api() -> None:
-    missing = error_from(404, {}, {"detail": "Not Found"}, vendor=OPENAI, now=NOW)
+    missing = error_from(404, {}, {"detail": "Not Found"}, vendor=OpenAIProvider.vendor, now=NOW)
     assert "'openai-chat:'" in missing.message
-    model = error_from(404, {}, openai("The model `x` does not exist"), vendor=OPENAI, now=NOW)
+    model = error_from(404, {}, openai("The model `x` does not exist"), vendor=OpenAIProvider.vendor, now=NOW)
     assert "openai-chat" not in model.message
 
 
