@@ -180,16 +180,12 @@ def with_types(response: ModelResponse, tools: Iterable[ToolSpec]) -> ModelRespo
     """Return the response, with texts in its calls' arguments converted where the schemas of `tools` say so."""
     schemas = {tool.name: tool.input_schema for tool in tools}
     parts = [
-        _converted(part, schemas.get(part.name)) if isinstance(part, CallPart) else part for part in response.parts
+        part.model_copy(update={"args": convert(part.args, schemas.get(part.name))})
+        if isinstance(part, CallPart) and isinstance(part.args, dict)
+        else part
+        for part in response.parts
     ]
     return response if parts == response.parts else response.model_copy(update={"parts": parts})
-
-
-def _converted(call: CallPart, schema: Schema) -> CallPart:
-    if isinstance(call.args, str):
-        return call
-    args = convert(call.args, schema)
-    return call if args == call.args else call.model_copy(update={"args": args})
 
 
 def convert(value: JsonValue, schema: Schema, levels: int = MAX_LEVELS) -> JsonValue:

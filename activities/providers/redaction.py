@@ -52,9 +52,15 @@ def redact(words: str, *, max_chars: int = MAX_QUOTE_CHARS, request_body: Mappin
     >>> redact("can't do “I leave Anna in May.”", request_body=body)
     "can't do “[…].”"
     """
-    text = _ESCAPED.sub(_unescaped, words[:MAX_READ_CHARS])
+    text = _ESCAPED.sub(lambda one: chr(int(one[1], 16)) if one[1] else " ", words[:MAX_READ_CHARS])
     line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
-    line = _SECRET.sub("[secret]", _without_echo(line[: 2 * max_chars], _request_text(request_body or {})))
+    line, request_text = line[: 2 * max_chars], _request_text(request_body or {})
+    words_in_line = list(_WORD.finditer(line)) if request_text else []
+    visible, end = "", 0
+    for first, last in _echoes([word[0] for word in words_in_line], request_text):
+        visible += line[end : words_in_line[first].start()] + OMISSION
+        end = words_in_line[last].end()
+    line = _SECRET.sub("[secret]", visible + line[end:])
     return line if len(line) <= max_chars else f"{line[: max_chars - 1]}…"
 
 
@@ -104,10 +110,6 @@ _SECRET = re.compile(
 )
 
 
-def _unescaped(escaped: re.Match[str]) -> str:
-    return chr(int(escaped[1], 16)) if escaped[1] else " "
-
-
 # ---- echoes of the request
 
 
@@ -137,16 +139,6 @@ def _texts_in(value: object) -> Iterator[str]:
     elif isinstance(value, list):
         for inner in value:
             yield from _texts_in(inner)
-
-
-def _without_echo(line: str, request_text: str) -> str:
-    """Return the line with `OMISSION` in place of echoes."""
-    words = list(_WORD.finditer(line)) if request_text else []
-    result, end = "", 0
-    for first, last in _echoes([word[0] for word in words], request_text):
-        result += line[end : words[first].start()] + OMISSION
-        end = words[last].end()
-    return result + line[end:]
 
 
 def _echoes(words: list[str], request_text: str) -> Iterator[tuple[int, int]]:

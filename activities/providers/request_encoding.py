@@ -13,7 +13,7 @@ that the schema says, the schema stands in the description too (AGT-4).
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from itertools import count
 
@@ -261,10 +261,10 @@ def _joined(own: Block, branches: Sequence[Block], *, is_alternative: bool) -> t
 
     Of a property with several schemas any may hold; one that `own` has stays as it is there.
     """
-    properties = dict(_mapping(own.get("properties")))
+    properties = _properties(own)
     added: dict[str, list[JsonValue]] = {}
     for branch in branches:
-        for name, schema in _mapping(branch.get("properties")).items():
+        for name, schema in _properties(branch).items():
             if schema not in added.setdefault(name, []):
                 added[name].append(schema)
     is_exact = all(branch.keys() <= _MERGED_KEYS for branch in branches)
@@ -280,8 +280,9 @@ def _joined(own: Block, branches: Sequence[Block], *, is_alternative: bool) -> t
     return {**joined, **({"required": required} if required else {})}, is_exact
 
 
-def _mapping(value: JsonValue) -> Mapping[str, JsonValue]:
-    return value if isinstance(value, dict) else {}
+def _properties(schema: Block) -> Block:
+    properties = schema.get("properties")
+    return dict(properties) if isinstance(properties, dict) else {}
 
 
 def _names(schema: Block) -> list[str]:

@@ -17,7 +17,7 @@ from turnkeeper.activities.providers.protocol import CallInfo, Delta, Meter, Mod
 from turnkeeper.activities.providers.provider import Provider
 from turnkeeper.activities.providers.refused_parts.parts import Body, Parts, RefusableApi
 from turnkeeper.activities.providers.refused_parts.sending import RefusedParts
-from turnkeeper.activities.providers.wire.transport import Event, Transport
+from turnkeeper.activities.providers.wire.transport import Event, Transport, VendorStream
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.tokens import weighted_chars
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolSpec, supported_tools
@@ -139,7 +139,7 @@ class VendorProvider(Provider):
     ) -> AsyncGenerator[Delta | ModelResponse, None]:
         """Send the body once; yield the deltas of the answer, then the whole of it. Raises `ModelError`."""
         transport = self._transport
-        stream = transport.request(self.path, body)
+        stream = VendorStream(transport, self.path, body)
         async with aclosing(stream.events()) as events:
             async for event in events:
                 with transport.naming_read_errors():

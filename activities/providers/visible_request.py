@@ -9,6 +9,7 @@ What a model is not shown, or can't be, has the reason behind its name.
 import re
 from base64 import b64decode
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -148,7 +149,9 @@ def _render(attachment: Attachment, sight: Sight, withheld: WithheldNote) -> _Re
     name = named_in_text(_with_size(attachment))
     if isinstance(attachment, CodeAttachment):
         is_missing = attachment.hash is not None and not has_inline_content(attachment)
-        return _Rendering(f"{name} {NOT_STORED}" if is_missing else f"{name}\n{_fenced(attachment)}")
+        return _Rendering(
+            f"{name} {NOT_STORED}" if is_missing else f"{name}\n{fenced(attachment.content, attachment.language)}"
+        )
     if not attachment.data and not (isinstance(attachment, ImageAttachment) and attachment.url):
         return _Rendering(f"{name} {NOT_STORED}")
     if isinstance(attachment, FileAttachment) and attachment.media_type != PDF:
@@ -182,17 +185,12 @@ def _as_image(attachment: Attachment) -> Attachment:
         isinstance(attachment, FileAttachment) and attachment.media_type not in IMAGE_MEDIA_TYPES
     ):
         return attachment
-    kind = _image_type(attachment.data) or attachment.media_type
+    kind = attachment.media_type
+    with suppress(ValueError):
+        kind = image_type_of(b64decode(attachment.data[:IMAGE_SIGNATURE_CHARS])) or kind
     if isinstance(attachment, ImageAttachment):
         return attachment.model_copy(update={"media_type": kind})
     return ImageAttachment.model_validate({**attachment.model_dump(), "type": "image", "media_type": kind})
-
-
-def _image_type(data: str) -> str | None:
-    try:
-        return image_type_of(b64decode(data[:IMAGE_SIGNATURE_CHARS]))
-    except ValueError:
-        return None
 
 
 def _text_in(file: FileAttachment) -> str | None:
@@ -204,10 +202,6 @@ def _text_in(file: FileAttachment) -> str | None:
         return None if b"\0" in content else content.decode()
     except ValueError:
         return None
-
-
-def _fenced(code: CodeAttachment) -> str:
-    return fenced(code.content, code.language)
 
 
 def fenced(text: str, language: str = "") -> str:

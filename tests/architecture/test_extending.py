@@ -132,7 +132,7 @@ def test_api_7_every_operation_is_a_method_of_the_python_client_or_says_why_not(
 
 def test_the_places_to_extend_exist() -> None:
     rows = _ROW.findall((ROOT / "docs" / "extending.md").read_text())
-    assert len(rows) > 30
+    assert len(rows) > 20
     for path, text in rows:
         other_files = re.findall(r"`([\w/]+/\w+\.\w+)`", text)
         content = "".join((ROOT / file).read_text() for file in (path, *other_files, "models/session/session.py"))

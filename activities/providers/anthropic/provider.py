@@ -28,7 +28,7 @@ from turnkeeper.activities.providers.answer_fields import (
     objects_in,
 )
 from turnkeeper.activities.providers.anthropic.request import API, encode, sendable_input
-from turnkeeper.activities.providers.finish_reasons import is_cut, unclear_answer_error
+from turnkeeper.activities.providers.finish_reasons import is_length_limit, unclear_answer_error
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
 from turnkeeper.activities.providers.provider import Vendor
 from turnkeeper.activities.providers.redaction import redact
@@ -134,7 +134,7 @@ class AnthropicAccumulator(AnswerAccumulator):
                 # For tools that run at the vendor. We offer none, and a retry would pause again.
                 raise ModelError("bad_request", "the model paused for tools of its provider, which are not used here")
             case str(reason) if reason:
-                if is_cut(reason, vendor="Anthropic"):
+                if is_length_limit(reason, vendor="Anthropic"):
                     return "max_tokens"
                 return "tool_calls" if self._has_calls() else "end_turn"
             case _:

@@ -18,7 +18,7 @@ where nobody could act without them, redacted by `redaction.py`. `activities/fai
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -195,14 +195,19 @@ class _ErrorBody:
         detail = message.get("detail") if isinstance(message, dict) else error.get("detail")
         detail = detail.get("message") if isinstance(detail, dict) else detail
         codes = (error.get("code"), error.get("type"), isinstance(details, dict) and details.get("error_code"))
-        message = vendor_words(_first_text(message, detail, *_field_errors(detail), *map(error.get, _MESSAGE_FIELDS)))
+        field_errors = _field_errors(detail)
+        complaints = (": ".join(filter(None, [".".join(path), text])) for path, text in field_errors)
+        listed = "; ".join(filter(None, complaints))
+        message = vendor_words(_first_text(message, detail, listed, *map(error.get, _MESSAGE_FIELDS)))
         return cls(
             codes=frozenset(filter(None, map(_code, codes))),
             kind=next((kind for kind in map(_code, codes[:2]) if kind in GENERAL_KINDS), ""),
             message=message,
-            parameter=_first_text(error.get("param"), *_blamed_fields(detail))[:MAX_PARAMETER_CHARS],
+            parameter=_first_text(error.get("param"), *(path[-1] for path, _ in field_errors if path))[
+                :MAX_PARAMETER_CHARS
+            ],
             retry_after=next(delays_in(details, message), None),
-            status=_status_in(error.get("code")),
+            status=int(code) if _ERROR_STATUS.fullmatch(code := _code(error.get("code"))) else 0,
         )
 
     def _with_metadata(self, metadata: Mapping[str, object]) -> "_ErrorBody":
@@ -211,7 +216,10 @@ class _ErrorBody:
         pairs = headers.items() if isinstance(headers, dict) else ()
         parsed = replace(self, headers={str(name).lower(): str(value) for name, value in pairs})
         raw = metadata.get("raw")
-        inner = _ErrorBody._unwrapped(_error_in(_parsed(raw))) if raw else None
+        if isinstance(raw, str) and raw.lstrip()[:1] in ("{", "["):
+            with suppress(ValueError, RecursionError):
+                raw = json.loads(raw)
+        inner = _ErrorBody._unwrapped(_error_in(raw)) if raw else None
         if inner is None:
             return parsed
         # "Provider returned error" adds nothing to what the provider returned.
@@ -230,14 +238,6 @@ _OF_A_ROUTER = re.compile(r"provider returned error", re.IGNORECASE)
 
 _MESSAGE_FIELDS = ("Message", "msg", "error_message", "error_description", "title")
 """Other fields with the message, after `message` and `detail`: AWS has the first."""
-
-
-def _parsed(raw: object) -> object:
-    """Return what a router wraps, parsed if it is JSON."""
-    if isinstance(raw, str) and raw.lstrip()[:1] in ("{", "["):
-        with suppress(ValueError, RecursionError):
-            return json.loads(raw)
-    return raw
 
 
 def _error_in(body: object) -> object:
@@ -262,12 +262,6 @@ def _code(value: object) -> str:
     return value.lower() if isinstance(value, str) else ""
 
 
-def _status_in(code: object) -> int:
-    """Return a code as an HTTP status; 0 if it is not one."""
-    text = _code(code)
-    return int(text) if _ERROR_STATUS.fullmatch(text) else 0
-
-
 MAX_CODE = 10**6
 """Larger numbers are not codes."""
 _ERROR_STATUS = re.compile(r"[45]\d\d", re.ASCII)
@@ -277,27 +271,19 @@ def _first_text(*values: object) -> str:
     return next((value for value in values if isinstance(value, str) and value.strip()), "")
 
 
-def _field_errors(detail: object) -> Iterator[str]:
-    """Yield FastAPI's validation errors: `[{"loc": ["body", "stop"], "msg": "Extra inputs are not permitted"}]`."""
-    parts = [part for part in detail[:MAX_FIELD_ERRORS] if isinstance(part, dict)] if isinstance(detail, list) else []
-    if parts:
-        yield "; ".join(filter(None, map(_field_error, parts)))
+def _field_errors(detail: object) -> list[tuple[list[str], str]]:
+    """Return FastAPI's validation errors, each with the path of its field in the request, and its message.
 
-
-def _blamed_fields(detail: object) -> Iterator[str]:
-    """Yield the names of the fields that these validation errors are about."""
-    for part in detail if isinstance(detail, list) else []:
-        yield from _place_in(part)[-1:] if isinstance(part, dict) else ()
-
-
-def _field_error(parsed: Mapping[str, object]) -> str:
-    return ": ".join(filter(None, [".".join(_place_in(parsed)), _first_text(parsed.get("msg"))]))
-
-
-def _place_in(field_error: Mapping[str, object]) -> list[str]:
-    """Return the path of the field in the request."""
-    path = field_error.get("loc")
-    return [str(part) for part in path if isinstance(part, str | int)] if isinstance(path, list | tuple) else []
+    >>> _field_errors([{"loc": ["body", "stop"], "msg": "Extra inputs are not permitted"}])
+    [(['body', 'stop'], 'Extra inputs are not permitted')]
+    """
+    errors: list[tuple[list[str], str]] = []
+    for part in detail[:MAX_FIELD_ERRORS] if isinstance(detail, list) else []:
+        if isinstance(part, dict):
+            loc = part.get("loc")
+            path = [str(one) for one in loc if isinstance(one, str | int)] if isinstance(loc, list | tuple) else []
+            errors.append((path, _first_text(part.get("msg"))))
+    return errors
 
 
 def _is_page(body: object) -> bool:

@@ -43,7 +43,7 @@ from turnkeeper.activities.providers.answer_fields import (
     name_of,
     objects_in,
 )
-from turnkeeper.activities.providers.finish_reasons import is_cut
+from turnkeeper.activities.providers.finish_reasons import is_length_limit
 from turnkeeper.activities.providers.openai.chat_request import (
     API,
     encode,
@@ -117,8 +117,15 @@ class ChatAccumulator(AnswerAccumulator):
         text = self._content.text
         if stop == "end_turn":
             text, calls = self._written_calls(text)
+        thoughts = [
+            ThinkPart(kind="think", text=thought)
+            for thought in (join_pieces(self._texts["thought"]), self._content.thought)
+            if thought
+        ]
+        whole = text + join_pieces(self._texts["refusal"])
+        responds = [RespondPart(kind="respond", text=whole)] if whole else []
         return ModelResponse(
-            parts=[*self._text_parts(text), *(part for part, _ in calls)],
+            parts=[*thoughts, *responds, *(part for part, _ in calls)],
             stop="tool_calls" if calls else stop,
             usage=_usage(self._used),
             model=self._model or self._name,
@@ -171,7 +178,7 @@ class ChatAccumulator(AnswerAccumulator):
         return text, [(part, {}) for part in parts]
 
     def _is_cut(self) -> bool:
-        return is_cut(self._finish, vendor=VENDOR)
+        return is_length_limit(self._finish, vendor=VENDOR)
 
     def _stop_reason(self) -> StopReason:
         if self._is_cut():
@@ -180,12 +187,6 @@ class ChatAccumulator(AnswerAccumulator):
             raise ModelError("refusal", f"it says “{redact(join_pieces(self._texts['refusal']))}”")
         # The reason is not reliable: some servers say `stop` with calls.
         return "tool_calls" if self._calls else "end_turn"
-
-    def _text_parts(self, text: str) -> Iterator[Part]:
-        for thought in filter(None, (join_pieces(self._texts["thought"]), self._content.thought)):
-            yield ThinkPart(kind="think", text=thought)
-        if whole := text + join_pieces(self._texts["refusal"]):
-            yield RespondPart(kind="respond", text=whole)
 
     def _state(self, calls: list[tuple[CallPart, Block]]) -> ProviderState | None:
         """Return what the parts don't contain, if anything: all else can be encoded from the parts."""
@@ -414,13 +415,10 @@ class ChatCalls:
         is_same = bool(piece.id) and piece.id == latest.id
         if piece.id and latest.id and not is_same:
             return None
-        if any(call is latest for call in new_calls) and not latest.id and not self._is_open(latest):
+        is_open = latest.has_arguments and not latest.is_complete
+        if any(call is latest for call in new_calls) and not latest.id and not is_open:
             return None
         return latest if self._continues(latest, piece, is_same=is_same) else None
-
-    def _is_open(self, call: _Call) -> bool:
-        """Return whether the call has a beginning of arguments only."""
-        return call.has_arguments and not call.is_complete
 
     def _continues(self, latest: _Call, piece: _Piece, *, is_same: bool) -> bool:
         """Return whether a piece with a name continues the latest call."""

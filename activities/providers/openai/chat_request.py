@@ -241,16 +241,12 @@ def _message(message: ModelMessage, ids: CallIds, all_beyond: list[Block]) -> Bl
         }
         for call, call_id, beyond_call in zip(
             message.tool_calls,
-            _ids_of(message, ids, is_own=bool(beyond_calls)),
+            ids.new_ids_for(message, keeps=is_telling if beyond_calls else None),
             beyond_calls or [{}] * len(message.tool_calls),
             strict=True,
         )
     ]
     return encoded | ({"tool_calls": calls} if calls else {})
-
-
-def _ids_of(message: ModelMessage, ids: CallIds, *, is_own: bool) -> list[str]:
-    return ids.new_ids_for(message, keeps=is_telling if is_own else None)
 
 
 def _is_signed(block: Block) -> bool:

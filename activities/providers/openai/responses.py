@@ -47,7 +47,7 @@ from turnkeeper.activities.providers.answer_fields import (
     join_pieces,
     name_of,
 )
-from turnkeeper.activities.providers.finish_reasons import EARLY_END, is_cut, unclear_answer_error
+from turnkeeper.activities.providers.finish_reasons import EARLY_END, is_length_limit, unclear_answer_error
 from turnkeeper.activities.providers.openai.chat_request import arguments_json, parameters_of
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
 from turnkeeper.activities.providers.provider import Vendor
@@ -86,7 +86,7 @@ from turnkeeper.models.transcript.model_call import (
     ToolSpec,
     supported_tools,
 )
-from turnkeeper.models.transcript.trajectory import StopReason, Usage
+from turnkeeper.models.transcript.trajectory import Usage
 
 API = "openai.responses"
 """The name of this API in `ProviderState`."""
@@ -125,17 +125,13 @@ def encode(request: ModelRequest, *, name: str, session_id: str) -> dict[str, Js
     reasoning: Block = {"summary": "auto", **({"effort": "low"} if head.max_tokens is not None else {})}
     body |= {
         "include": ["reasoning.encrypted_content"],
-        "prompt_cache_key": _cache_key(session_id),
+        # By it OpenAI routes the requests of a session to where their prefix is cached.
+        "prompt_cache_key": session_id
+        if len(session_id) <= MAX_CACHE_KEY_CHARS
+        else hashlib.sha256(session_id.encode()).hexdigest(),
         "reasoning": reasoning,
     }
     return body | ({"parallel_tool_calls": True} if head.tools else {})
-
-
-def _cache_key(session_id: str) -> str:
-    """Return the key by which OpenAI routes the requests of a session to where their prefix is cached."""
-    if len(session_id) <= MAX_CACHE_KEY_CHARS:
-        return session_id
-    return hashlib.sha256(session_id.encode()).hexdigest()
 
 
 def _tool(tool: ToolSpec) -> Block:
@@ -157,8 +153,12 @@ def _items(message: ModelMessage, ids: CallIds) -> Iterator[Block]:
         yield {"type": "function_call_output", "call_id": ids.id_for_result(message), "output": output}
     elif (own := own_items(message, API, call_id_of=_call_id)) and ids.reserve_own_ids(message):
         yield from map(_sendable, _without_blank_texts(own))
-    else:
-        yield from _items_anew(message, ids)
+    else:  # from another API or an earlier segment: encoded again from its parts
+        if message.content.strip():
+            yield {"role": "assistant", "content": message.content}
+        for call, call_id in zip(message.tool_calls, ids.new_ids_for(message), strict=True):
+            called: Block = {"name": sendable_name(call.name), "arguments": arguments_json(call)}
+            yield {"type": "function_call", "call_id": call_id, **called}
 
 
 def _content(text: str, message: ModelMessage) -> JsonValue:
@@ -175,15 +175,6 @@ def _medium(medium: Medium) -> Block:
     return {"type": "input_file", "filename": pdf_name(medium), "file_data": data_url(medium)}
 
 
-def _items_anew(message: ModelMessage, ids: CallIds) -> Iterator[Block]:
-    """Encode an assistant's message from its parts: it is from another API or an earlier segment."""
-    if message.content.strip():
-        yield {"role": "assistant", "content": message.content}
-    for call, call_id in zip(message.tool_calls, ids.new_ids_for(message), strict=True):
-        arguments = arguments_json(call)
-        yield {"type": "function_call", "call_id": call_id, "name": sendable_name(call.name), "arguments": arguments}
-
-
 def _call_id(item: Block) -> str | None:
     call_id = item.get("call_id")
     return call_id if item.get("type") == "function_call" and isinstance(call_id, str) else None
@@ -194,22 +185,24 @@ def _without_blank_texts(items: list[Block]) -> list[Block]:
 
     Reasoning must be followed by what it led to, so a message that is all of that stays.
     """
-    followed = zip([None, *items], items, [*items[1:], None], strict=False)
-    return [item for earlier, item, later in followed if not _is_blank(item) or _is_all_of_it(earlier, later)]
+    kinds = [None, *(item.get("type") for item in items), "reasoning"]
+    return [
+        item
+        for item, earlier, later in zip(items, kinds, kinds[2:], strict=False)
+        if not _is_blank(item) or earlier == later == "reasoning"
+    ]
 
 
 def _is_blank(item: Block) -> bool:
     parts = item.get("content")
-    return item.get("type") == "message" and isinstance(parts, list) and not any(map(_visible_text, parts))
-
-
-def _visible_text(part: JsonValue) -> bool:
-    return not isinstance(part, dict) or part.get("type") != "output_text" or bool(str(part.get("text", "")).strip())
-
-
-def _is_all_of_it(earlier: Block | None, later: Block | None) -> bool:
-    is_behind_reasoning = earlier is not None and earlier.get("type") == "reasoning"
-    return is_behind_reasoning and (later is None or later.get("type") == "reasoning")
+    return (
+        item.get("type") == "message"
+        and isinstance(parts, list)
+        and all(
+            isinstance(part, dict) and part.get("type") == "output_text" and not str(part.get("text", "")).strip()
+            for part in parts
+        )
+    )
 
 
 def _sendable(item: Block) -> Block:
@@ -288,16 +281,23 @@ class ResponsesAccumulator(AnswerAccumulator):
     def response(self, *, request_id: str | None) -> ModelResponse:
         end, is_cut = self._end, self._is_cut
         items = self._output_items()
-        if not is_cut and (name_of(end.get("status")) not in _WHOLE or self._has_half(items)):
+        has_half = len(items) < len(self._started_items) or any(item.get("status") in _HALF for item in items)
+        if not is_cut and (name_of(end.get("status")) not in _WHOLE or has_half):
             raise ModelError("connection", "OpenAI's answer broke off before its end", lasting=EARLY_END)
         if is_cut:
-            _check_is_cut(end)
+            reason = name_of((end.get("incomplete_details") or {}).get("reason"))
+            if not reason or not is_length_limit(reason, vendor="OpenAI"):
+                raise unclear_answer_error("OpenAI ended its answer early and does not say why", vendor="OpenAI")
         # Calls of an answer that was cut may be cut too. They get no results, so they could not go back.
         parts = [part for part in _parts_in(items) if not (is_cut and isinstance(part, CallPart))]
-        _raise_refusal(items, parts)
+        has_calls = any(isinstance(part, CallPart) for part in parts)
+        pieces = [piece for item in items if item.get("type") == "message" for piece in item.get("content") or []]
+        refusals = [piece["refusal"] for piece in pieces if piece.get("refusal")]
+        if refusals and len(refusals) == len(pieces) and not has_calls:
+            raise ModelError("refusal", f"it says “{redact(' '.join(refusals))}”")
         return ModelResponse(
             parts=parts,
-            stop=_stop(parts, is_cut=is_cut),
+            stop="max_tokens" if is_cut else "tool_calls" if has_calls else "end_turn",
             usage=_usage(counts_of(end.get("usage"))),
             model=name_of(end.get("model")) or self._name,
             request_id=request_id or name_of(end.get("id")) or None,
@@ -328,10 +328,6 @@ class ResponsesAccumulator(AnswerAccumulator):
         fields = list(self._end.get("output") or [])
         return fields if len(fields) > len(finished_items) else finished_items
 
-    def _has_half(self, items: Sequence[Event]) -> bool:
-        """Return whether an item that was started is incomplete or missing."""
-        return len(items) < len(self._started_items) or any(item.get("status") in _HALF for item in items)
-
     def _delta(self, kind: Literal["think", "respond"], text: str, place: tuple[int, int]) -> list[Delta]:
         """Return the delta of a text, after a blank line if it belongs to another item than the text before."""
         before = self._last_places.get(kind, place)
@@ -345,7 +341,9 @@ def _parts_in(items: Sequence[Event]) -> Iterator[Part]:
         match item:
             case {"type": "reasoning"} if thought := _thought(item):
                 yield ThinkPart(kind="think", text=thought)
-            case {"type": "message"} if text := _message_text(item):
+            case {"type": "message"} if text := join_pieces(
+                piece.get("text") or piece.get("refusal") or "" for piece in item.get("content") or []
+            ):
                 yield RespondPart(kind="respond", text=gap + text)
                 gap = "\n\n"
             case {"type": "function_call", "call_id": str(call_id), "name": str(name)}:
@@ -356,32 +354,6 @@ def _parts_in(items: Sequence[Event]) -> Iterator[Part]:
 def _thought(item: Event) -> str:
     pieces = [*(item.get("summary") or []), *(item.get("content") or [])]
     return "\n\n".join(join_pieces([piece["text"]]) for piece in pieces if piece.get("text"))
-
-
-def _message_text(item: Event) -> str:
-    pieces = item.get("content") or []
-    return join_pieces(piece.get("text") or piece.get("refusal") or "" for piece in pieces)
-
-
-def _check_is_cut(end: Event) -> None:
-    """Raise `ModelError` unless the response ended early at a limit of its length."""
-    reason = name_of((end.get("incomplete_details") or {}).get("reason"))
-    if not reason or not is_cut(reason, vendor="OpenAI"):
-        raise unclear_answer_error("OpenAI ended its answer early and does not say why", vendor="OpenAI")
-
-
-def _raise_refusal(items: Sequence[Event], parts: Sequence[Part]) -> None:
-    """Raise `ModelError` if the answer is only a refusal."""
-    pieces = [piece for item in items if item.get("type") == "message" for piece in item.get("content") or []]
-    refusals = [piece["refusal"] for piece in pieces if piece.get("refusal")]
-    if refusals and len(refusals) == len(pieces) and not any(isinstance(part, CallPart) for part in parts):
-        raise ModelError("refusal", f"it says “{redact(' '.join(refusals))}”")
-
-
-def _stop(parts: Sequence[Part], *, is_cut: bool) -> StopReason:
-    if is_cut:
-        return "max_tokens"
-    return "tool_calls" if any(isinstance(part, CallPart) for part in parts) else "end_turn"
 
 
 def _usage(fields: Mapping[str, object]) -> Usage | None:
@@ -404,7 +376,9 @@ def _usage(fields: Mapping[str, object]) -> Usage | None:
 def _state(model: str, items: list[Event], parts: Sequence[Part]) -> ProviderState | None:
     if any(item.get("type") == "reasoning" and not item.get("encrypted_content") for item in items):
         return None
-    if not _calls_in(items) <= {part.id for part in parts if isinstance(part, CallPart)} | _answered_in(items):
+    # The vendor has run some calls itself: their output is among the items.
+    answered = {item.get("call_id") or item.get("id") for item in items if str(item.get("type")).endswith("_output")}
+    if not _calls_in(items) <= {part.id for part in parts if isinstance(part, CallPart)} | answered:
         return None
     invalid = {part.id: part for part in parts if isinstance(part, CallPart) and isinstance(part.args, str)}
     # Strict servers parse the arguments of earlier calls, and would refuse every later request.
@@ -424,12 +398,6 @@ def _calls_in(items: Sequence[Event]) -> set[object]:
     kinds = [(str(item.get("type")), item) for item in items]
     calls = {item["call_id"] for kind, item in kinds if item.get("call_id") and not kind.endswith("_output")}
     return calls | {item.get("id") for kind, item in kinds if kind == "mcp_approval_request"}
-
-
-def _answered_in(items: Sequence[Event]) -> set[object]:
-    """Return the ids of the calls whose output is among the items, since the vendor has run them itself."""
-    outputs = [item for item in items if str(item.get("type")).endswith("_output")]
-    return {item.get("call_id") or item.get("id") for item in outputs}
 
 
 class OpenAIProvider(VendorProvider):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Literal
 
-from turnkeeper.activities.providers.protocol import AttachmentRefusal, ModelError
+from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.activities.providers.refused_parts.parts import (
     Body,
     RefusableApi,
@@ -134,7 +134,7 @@ def _blamed_attachments(
         return
     match refusal.problem:
         case "no_images" | "no_pdfs" | "no_media":
-            kinds = _kinds(media, refusal)
+            kinds = [kind for kind in dict.fromkeys(map(_kind, media)) if refusal.problem in ("no_media", f"no_{kind}")]
             if api.learns_sight:
                 yield [RefusedPart(kind=kind, reason=NOT_READ) for kind in kinds]
             yield _attachments([one for one in media if _kind(one) in kinds], REFUSED)
@@ -154,11 +154,6 @@ def _attachments(media: Sequence[Medium], reason: str) -> list[RefusedPart]:
 
 def _kind(medium: Medium) -> Literal["images", "pdfs"]:
     return "images" if isinstance(medium, ImageAttachment) else "pdfs"
-
-
-def _kinds(media: Sequence[Medium], refusal: AttachmentRefusal) -> list[Literal["images", "pdfs"]]:
-    kinds = dict.fromkeys(map(_kind, media))
-    return [kind for kind in kinds if refusal.problem in ("no_media", f"no_{kind}")]
 
 
 def _new_media(request: ModelRequest, has_read: HasRead) -> list[Medium]:
@@ -231,19 +226,15 @@ _ABOUT_TOOL_SUPPORT = re.compile(
 
 
 def _blamed_tool(error: ModelError, refused: SentRequest, original: ModelRequest) -> Iterator[Sequence[RefusedPart]]:
-    name = _tool_at(f"{_parameter(error)} {_words(error)}", refused.body) or _named_tool(_words(error), refused.body)
+    tools, indexes = refused.body.get("tools"), _TOOL_INDEX.findall(f"{_parameter(error)} {_words(error)}")
+    index = int(indexes[-1]) if indexes else -1  # of the innermost list, as in `tools[0].function_declarations[2]`
+    at_index = tools[index] if isinstance(tools, list) and 0 <= index < len(tools) else None
+    name = name_of_tool(at_index) if at_index else _named_tool(_words(error), refused.body)
     tool = next((tool for tool in original.head.tools if tool.name == name), None)
     if tool is None:
         return
     yield [RefusedPart(kind="tool_schema", name=tool.name, version=tool_version(tool), reason=REFUSED)]
     yield [RefusedPart(kind="tool", name=tool.name, version=tool_version(tool), reason=REFUSED)]
-
-
-def _tool_at(places: str, body: Body) -> str | None:
-    """Return the name of the tool at a place; the innermost list counts, as in `tools[0].function_declarations[2]`."""
-    tools, indexes = body.get("tools"), _TOOL_INDEX.findall(places)
-    index = int(indexes[-1]) if indexes else -1
-    return name_of_tool(tools[index]) if isinstance(tools, list) and 0 <= index < len(tools) else None
 
 
 def _named_tool(words: str, body: Body) -> str | None:
@@ -277,7 +268,7 @@ def _blamed_bound(error: ModelError, refused: SentRequest, api: RefusableApi) ->
         yield [RefusedPart(kind="bound", name=name, limit=without_room)] if without_room else []
         return
     limit = _stated_limit(words, value, refused.body)
-    if not is_about_length or not _says_too_large(words):
+    if not is_about_length or not _TOO_LARGE.search(words):
         return
     if limit is not None:
         yield [RefusedPart(kind="bound", name=name, limit=limit, reason=REFUSED)]
@@ -295,10 +286,6 @@ _TOO_LARGE = re.compile(
 )
 _MODEL_NAME = re.compile(r"\b[A-Za-z][\w.]*(?:-[\w.]+)+")
 _NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?![\w.]*\w)")
-
-
-def _says_too_large(words: str) -> bool:
-    return _TOO_LARGE.search(words) is not None
 
 
 def _stated_limit(words: str, value: int, body: Body) -> int | None:
@@ -325,7 +312,9 @@ def _blamed_parameter(error: ModelError, refused: SentRequest, api: RefusableApi
         if verdict == "unsupported" and (name in parameters or name in fields):
             kind: Literal["parameter", "field"] = "parameter" if name in parameters else "field"
             yield [RefusedPart(kind=kind, name=name[:MAX_NAME_CHARS], reason=REFUSED)]
-        elif name in missing - required and (verdict == "required" or _refuses_null(error, name, api)):
+        elif name in missing - required and (
+            verdict == "required" or (_is_blamed(error, name, api) and _NULL.search(_words(error)))
+        ):
             yield [RefusedPart(kind="required", name=name, reason=REFUSED)]
 
 
@@ -334,10 +323,7 @@ _NULL = re.compile(
     re.IGNORECASE,
 )
 
-
-def _refuses_null(error: ModelError, name: str, api: RefusableApi) -> bool:
-    """Return whether the message says that the field `name` may not be null."""
-    return _is_blamed(error, name, api) and _NULL.search(_words(error)) is not None
+"""Words about a field that may not be null."""
 
 
 _DEMAND = re.compile(

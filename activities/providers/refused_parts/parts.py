@@ -185,7 +185,10 @@ def _without_tools(request: ModelRequest, parts: Parts) -> ModelRequest:
     if not request.head.tools or not (parts.of("tool") or parts.of("tool_schema")):
         return request
     tools = [
-        _with_open_schema(tool) if _is_meant(tool, request, parts, "tool_schema") else tool
+        # Every vendor accepts this schema, and its own stands in the text.
+        tool.model_copy(update={"description": description_with_schema(tool), "input_schema": {"type": "object"}})
+        if _is_meant(tool, request, parts, "tool_schema")
+        else tool
         for tool in request.head.tools
         if not _is_meant(tool, request, parts, "tool")
     ]
@@ -202,11 +205,6 @@ def _is_meant(tool: ToolSpec, request: ModelRequest, parts: Parts, kind: Any) ->
         for part in parts.of(kind)
         if part.name in ("", tool.name)
     )
-
-
-def _with_open_schema(tool: ToolSpec) -> ToolSpec:
-    """Return the tool with a schema that every vendor accepts, and its own as text."""
-    return tool.model_copy(update={"description": description_with_schema(tool), "input_schema": {"type": "object"}})
 
 
 def _calls_as_text(messages: Iterable[ModelMessage]) -> Iterable[ModelMessage]:

@@ -133,7 +133,9 @@ class RefusedParts:
                         yield tries.with_left_out(piece) if isinstance(piece, ModelResponse) else piece
             except ModelError as error:
                 if has_begun or not tries.change(error):
-                    raise _final(error) from None
+                    if error.error_type == "stale_reasoning":
+                        error.error_type = "bad_request"  # it is refused with and without its blocks
+                    raise error from None
             else:
                 return
 
@@ -229,10 +231,3 @@ class _Tries:
 
     def _has_read(self, medium: Medium) -> bool:
         return self._memory.has_read(self._name, medium)
-
-
-def _final(error: ModelError) -> ModelError:
-    """Return the error for the turn: reasoning that is refused with and without its blocks is a bad request."""
-    if error.error_type == "stale_reasoning":
-        error.error_type = "bad_request"
-    return error

@@ -241,7 +241,8 @@ class LeadingThought:
         if self._state == "thinking" and is_cut:
             self._thought.append(rest)
         elif self._state == "harmony":
-            self._finish_harmony(rest)
+            answer = harmony_in(rest) or HarmonyAnswer(text=rest)
+            self._thought, self._text, self.calls = [answer.thought], [answer.text], answer.calls
         elif self._state in ("opening", "thinking"):
             self._text, self._thought, self._lead = [*self._lead, *self._thought, rest], [], []
         elif self._state == "between":
@@ -319,10 +320,3 @@ class LeadingThought:
         if is_own_line or has_blank_line:
             self._thought, self._text = [text[: closing.start("tag")]], [text[closing.end() :]]
             self._lead = [text[: closing.end()]]
-
-    def _finish_harmony(self, text: str) -> None:
-        answer = harmony_in(text)
-        if answer is None:
-            self._text = [text]
-        else:
-            self._thought, self._text, self.calls = [answer.thought], [answer.text], answer.calls

@@ -171,24 +171,23 @@ class Transport:
         self._client: Any = None
         self._sdk: Any = None
         self._http: Any = None
-        self._has_answered = False
+        self.has_answered = False
+        """There is an API at the vendor's address."""
         self._opening = asyncio.Lock()
-
-    def request(self, path: str, body: Mapping[str, object]) -> "VendorStream":
-        """Return the stream that answers `body`. The request is sent when its events are read."""
-        return VendorStream(self, path, body)
 
     async def post(self, path: str, body: Mapping[str, object]) -> Any:
         """Return the response, once the vendor has begun to answer. Raises `ModelError`."""
         async with self._opening:
             if self._client is None:
                 await asyncio.to_thread(self._open)
+        timeout = self._http.Timeout(self._silence_timeout, connect=min(CONNECT_TIMEOUT, self._silence_timeout))
+        headers = {} if self._sends_key else {"Authorization": self._sdk.Omit()}
         with self.translating_errors(body):
             stream = await self._client.post(
                 path,
                 cast_to=object,
                 body=dict(body),
-                options=self._options(),
+                options={"max_retries": 0, "timeout": timeout, "headers": headers},
                 stream=True,
                 stream_cls=self._sdk.AsyncStream[object],
             )
@@ -212,11 +211,6 @@ class Transport:
             raise self.no_key() from None
         except (ValueError, self._http.InvalidURL):
             raise self._misconfigured_error(f"check {vendor.key} and the address of {vendor.title}") from None
-
-    def _options(self) -> dict[str, object]:
-        timeout = self._http.Timeout(self._silence_timeout, connect=min(CONNECT_TIMEOUT, self._silence_timeout))
-        headers = {} if self._sends_key else {"Authorization": self._sdk.Omit()}
-        return {"max_retries": 0, "timeout": timeout, "headers": headers}
 
     def error(
         self, status: int, headers: Mapping[str, str], body: object, *, request_body: Mapping[str, object]
@@ -287,11 +281,7 @@ class Transport:
         An address that has answered before may do so again. Otherwise it is the wrong one.
         """
         reason = f"it sent {kind} in place of a stream of events; check the address of {self.vendor.title}"
-        return self.unreadable_error(reason, should_retry=None if self._has_answered else False)
-
-    def mark_answered(self) -> None:
-        """Note that there is an API at the vendor's address."""
-        self._has_answered = True
+        return self.unreadable_error(reason, should_retry=None if self.has_answered else False)
 
     @contextmanager
     def naming_read_errors(self) -> Iterator[None]:
@@ -306,7 +296,7 @@ class Transport:
 
 
 class VendorStream:
-    """One request and the events that answer it."""
+    """One request, which is sent when its events are read, and the events that answer it."""
 
     def __init__(self, transport: Transport, path: str, body: Mapping[str, object]) -> None:
         self.transport = transport
@@ -410,5 +400,5 @@ class VendorStream:
             raise self.failure_error(event)
         if "ping" in (received.name, event.get("type")):
             return None
-        self.transport.mark_answered()
+        self.transport.has_answered = True
         return event
