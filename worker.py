@@ -28,10 +28,8 @@ from turnkeeper.activities.quick_reads import QuickReader
 from turnkeeper.activities.summarisation import SummaryActivities
 from turnkeeper.activities.toolbox.toolbox import build_toolbox
 from turnkeeper.activities.tools import ToolActivities, ToolSource
-from turnkeeper.features.copies.activities import CopyActivities
-from turnkeeper.features.copies.document.reading import BYTES_PER_VALUE
-from turnkeeper.features.copies.workflow import CopySession
-from turnkeeper.features.tasks.activities import HandOffActivities, TaskTextActivities
+from turnkeeper.activities.worker_feature import WorkerParts
+from turnkeeper.features import enabled
 from turnkeeper.models.settings.settings import Settings, load_settings
 from turnkeeper.ops.checks.worker_report import reporting
 from turnkeeper.ops.local.dead_worker import RunningReporter
@@ -78,17 +76,16 @@ def build_worker(
     models = ModelActivities(model_client, texts, partials, index_notes, quick_reader)
     summaries = SummaryActivities(model_client)
     tooling = ToolActivities(tools, texts, partials)
-    task_texts = TaskTextActivities(texts)
-    hand_off = HandOffActivities(model_client, texts, stores.blobs, stores.archive, client)
     archiving = ArchiveActivities(stores, client)
-    copying = CopyActivities(client, stores, max_values=settings.api_max_import_bytes // BYTES_PER_VALUE)
     deletion = DeletionActivities(client, stores, partials)
+    features = [part for feature in enabled(settings.features) if (part := feature.worker)]
+    parts = WorkerParts(settings, client, stores, texts, model_client)
     internals = SdkInternals(client)
     worker = Worker(
         client,
         task_queue=settings.task_queue,
         identity=new_identity(),
-        workflows=[AgenticAIWorkflow, CopySession, DeleteSession],
+        workflows=[AgenticAIWorkflow, DeleteSession, *(kind for feature in features for kind in feature.workflows)],
         workflow_runner=internals.runner,
         activities=[
             models.call_model,
@@ -96,18 +93,12 @@ def build_worker(
             tooling.list_tools,
             tooling.call_tool,
             tooling.preview_changes,
-            task_texts.read_large_text,
-            task_texts.keep_large_result,
-            hand_off.condense_history,
-            hand_off.prepare_sub_task,
             archiving.move_to_archive,
             archiving.unpark,
-            copying.store_copy,
-            copying.drop_document,
-            copying.clear_copy,
             deletion.stop_session,
             deletion.clear_stores,
             deletion.delete_runs,
+            *(activity for feature in features for activity in feature.activities(parts)),
         ],
         interceptors=interceptors,
         build_id=own_build_id(),

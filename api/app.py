@@ -1,14 +1,17 @@
 """The FastAPI application of the gateway."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI
+from starlette.routing import BaseRoute
 from temporalio.client import Client
 
 from turnkeeper.api.dependencies import reject_unknown_parameters
+from turnkeeper.api.gateway_feature import GatewayFeature
 from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.http.compression import CompressionMiddleware
 from turnkeeper.api.http.limits import BodyLimitMiddleware, RateLimitMiddleware, RequestRates
@@ -23,42 +26,27 @@ from turnkeeper.api.routes.contents import attachments, blobs
 from turnkeeper.api.routes.temporal_ui import WebUi
 from turnkeeper.api.services import Services
 from turnkeeper.api.timeouts import Timeouts
-from turnkeeper.features.access.audit import routes as audit
-from turnkeeper.features.access.auth import login
+from turnkeeper.features import enabled
 from turnkeeper.features.access.auth.authentication import AuthenticationMiddleware
 from turnkeeper.features.access.auth.credentials import Authenticator
-from turnkeeper.features.ai_sdk import routes as ai_sdk
-from turnkeeper.features.copies import routes as copies
-from turnkeeper.features.mcp.endpoint import McpEndpoint
-from turnkeeper.features.tasks.api import routes as tasks
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.stores import Stores
 from turnkeeper.workflows.hosting.connection import connect, outage_logged
 
-
-def _routes_of_the_api() -> APIRouter:
-    router = APIRouter(dependencies=[Depends(reject_unknown_parameters)])
-    of_sessions = (
-        copies,
-        sessions,
-        conversation,
-        approvals,
-        context,
-        tasks,
-        blobs,
-        attachments,
-        markdown,
-        ai_sdk,
-    )
-    for routes in (*of_sessions, audit, login, health):
-        router.include_router(routes.router)
-    return router
+ROUTERS = tuple(
+    routes.router for routes in (sessions, conversation, approvals, context, blobs, attachments, markdown, health)
+)
 
 
-ROUTES = _routes_of_the_api()
-"""FastAPI takes 0.1 s to prepare them for the first request: once for all apps of a process."""
+@cache
+def _routes(*features: GatewayFeature) -> list[BaseRoute]:
+    """Prepare routes. FastAPI takes 0.1 s to prepare them for the first request: once for all apps of a process."""
+    every = APIRouter(dependencies=[Depends(reject_unknown_parameters)])
+    for router in (*ROUTERS, *(router for feature in features for router in feature.routers)):
+        every.include_router(router)
+    return every.routes
 
 
 def create_app(
@@ -74,7 +62,8 @@ def create_app(
     process. The caller closes it. Without `timeouts` it has those of production.
     """
     timeouts = timeouts or Timeouts()
-    stores, carrier, mcp = Stores.of(settings), carrier_factory(settings), McpEndpoint()
+    stores, carrier = Stores.of(settings), carrier_factory(settings)
+    features = [part for feature in enabled(settings.features) if (part := feature.gateway)]
     authenticator = Authenticator(settings.auth, stores.api_keys, stores.logins, timeouts)
     rates = RequestRates(settings)
     closing = Closing()
@@ -87,8 +76,12 @@ def create_app(
         async with outage_log, stores, nullcontext(partials) if partials else carrier(temporal) as partial_carrier:
             services = Services.of(temporal, settings, stores, partial_carrier, closing, timeouts)
             app.state.services = services
-            services.repair.start()
-            async with mcp.running(services), authenticator.running():
+            for feature in features:
+                services.add(feature.services(services))
+            async with AsyncExitStack() as running:
+                await running.enter_async_context(authenticator.running())
+                for feature in features:
+                    await running.enter_async_context(feature.running(app, services))
                 yield
             await web_ui.close()
             await services.close()
@@ -98,7 +91,7 @@ def create_app(
         version=version("turnkeeper"),
         summary="Durable AI-agent sessions on Temporal.",
         lifespan=lifespan,
-        routes=list(ROUTES.routes),
+        routes=list(_routes(*features)),
         openapi_tags=TAGS,
         servers=[{"url": "/", "description": "This gateway."}],
         docs_url=None,
@@ -107,7 +100,8 @@ def create_app(
     app.state.authenticator, app.state.rates = authenticator, rates
     app.state.closing, app.state.timeouts = closing, timeouts
     install_problem_handlers(app)
-    mcp.install(app)
+    for feature in features:
+        feature.install(app, settings)
     page.install(app, settings)
     api_docs.install(app)
     web_ui.install(app)

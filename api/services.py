@@ -1,7 +1,8 @@
 """Everything that routes can use: built once when the gateway starts, and passed to each route as one object."""
 
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Self, TypeVar
 
 from temporalio.client import Client
 
@@ -22,14 +23,11 @@ from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.features.access.audit.recorder import AuditRecorder
 from turnkeeper.features.access.session_limits import SessionLimits
-from turnkeeper.features.copies.copying import SessionCopier
-from turnkeeper.features.copies.exporting import SessionExporter
-from turnkeeper.features.listing.lists import IndexRepair, SessionLists
-from turnkeeper.features.tasks.api.task_reader import TaskReader
-from turnkeeper.features.tasks.api.tasks import Tasks
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.stores import Stores
+
+Service = TypeVar("Service")
 
 
 @dataclass(frozen=True)
@@ -57,26 +55,32 @@ class Services:
     sender: PromptSender
 
     # Reading over both session and stores, and deleting from both
-    repair: IndexRepair
-    lists: SessionLists
     texts: TextRestorer
     transcripts: TranscriptReader
     fates: FateReader
     replays: ReplayTextReader
     deleter: SessionDeleter
 
-    # Copies of sessions
-    exporter: SessionExporter
-    copier: SessionCopier
-
-    # Tasks
     approvals: ApprovalReader
-    tasks: Tasks
 
     # Updates for watching and polling clients
     feed: UpdateFeed
 
     markdown: MarkdownRenderer
+
+    # Those of features, by their types
+    of_features: dict[type, object] = field(default_factory=dict)
+
+    def get(self, kind: type[Service]) -> Service:
+        """Return a feature's service. Raises `KeyError` if the feature is not enabled."""
+        service = self.of_features[kind]
+        assert isinstance(service, kind)  # noqa: S101  # for mypy; `add` has used the type
+        return service
+
+    def add(self, services: Iterable[object]) -> None:
+        """Add services of a feature, which find those that were added before."""
+        for service in services:
+            self.of_features[type(service)] = service
 
     @classmethod
     def of(
@@ -95,10 +99,6 @@ class Services:
         transcripts = TranscriptReader(reader, stores, texts)
         attachments = AttachmentKeeper(reader, stores, inline_bytes=settings.limits.attachments_bytes)
         sender = PromptSender(sessions, reader, attachments, stores)
-        exporter = SessionExporter(settings, reader, stores)
-        approvals = ApprovalReader(reader, texts)
-        lists = SessionLists(stores, timeouts)
-        task_reader = TaskReader(settings, reader, texts, approvals, closing)
         return cls(
             settings=settings,
             timeouts=timeouts,
@@ -111,17 +111,12 @@ class Services:
             sessions=sessions,
             attachments=attachments,
             sender=sender,
-            repair=IndexRepair(client, stores.index, timeouts),
-            lists=lists,
             texts=texts,
             transcripts=transcripts,
             fates=FateReader(reader, stores, texts, closing),
             replays=ReplayTextReader(reader, stores.archive, texts),
             deleter=SessionDeleter(settings, reader, stores),
-            exporter=exporter,
-            copier=SessionCopier(settings, reader, sessions, transcripts, exporter, stores),
-            approvals=approvals,
-            tasks=Tasks(settings, reader, sessions, sender, transcripts, stores, lists, task_reader),
+            approvals=ApprovalReader(reader, texts),
             feed=UpdateFeed(reader, texts, partials, closing),
             markdown=MarkdownRenderer(timeouts),
         )
@@ -129,6 +124,5 @@ class Services:
     async def close(self) -> None:
         """End all waits, streams and background tasks."""
         self.closing.begin()
-        await self.repair.close()
         await self.reader.close()
         await self.audit.close()

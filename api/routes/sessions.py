@@ -1,16 +1,15 @@
 """Starting, listing, describing, configuring, ending and deleting sessions."""
 
-from typing import Annotated
 from uuid import uuid4
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Response
 from temporalio.client import WorkflowExecutionDescription
 
 from turnkeeper.api.bodies import Cancel, ConfigureBody, End, StartSession, requested_input, session_links, session_path
-from turnkeeper.api.dependencies import AuditDep, CallerDep, ServicesDep, SessionId
+from turnkeeper.api.dependencies import AuditDep, ServicesDep, SessionId
 from turnkeeper.api.history.visible_sessions import visible_session
 from turnkeeper.api.http.limits import MAX_HISTORY_BYTES
-from turnkeeper.api.http.openapi import ANY, SERVER, SESSION, WORKER, errors
+from turnkeeper.api.http.openapi import SERVER, SESSION, WORKER, errors
 from turnkeeper.api.problems import problem
 from turnkeeper.api.prompts.attachments import attachments_of
 from turnkeeper.api.prompts.prompt_sender import new_prompt
@@ -23,21 +22,16 @@ from turnkeeper.models.http_responses import (
     SessionChanged,
     SessionDescription,
     SessionLinks,
-    SessionList,
     SessionStarted,
 )
 from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.session.messages import (
-    USER_PATTERN,
     CancelTurn,
     EndSession,
     StateRequest,
 )
 from turnkeeper.models.session.queue.prompts import check_text
 from turnkeeper.models.transcript.conversation import ConversationState
-from turnkeeper.models.transcript.index_entry import IndexStatus
-from turnkeeper.models.wire import NO_NUL_PATTERN, StorableText
-from turnkeeper.stores.session_index import IndexQuery
 
 router = APIRouter(tags=["sessions"])
 
@@ -76,28 +70,6 @@ async def start_session(
         await services.sessions.start(workflow_id, start)
     response.headers["Location"] = session_path(workflow_id)
     return SessionStarted(workflow_id=session_id_of(workflow_id), message_id=entry.message_id)
-
-
-@router.get("/workflow", operation_id="list_sessions", responses=errors(*ANY, "archive-unavailable"))
-async def get_sessions_list(
-    services: ServicesDep,
-    caller: CallerDep,
-    status: Annotated[IndexStatus | None, Query(description="Only sessions with this status.")] = None,
-    user: Annotated[str | None, Query(pattern=USER_PATTERN, description="Only this user's sessions.")] = None,
-    q: Annotated[
-        StorableText | None,
-        Query(
-            min_length=1,
-            max_length=200,
-            description="Text in title, preview or id, in any case.",
-            json_schema_extra={"pattern": NO_NUL_PATTERN},
-        ),
-    ] = None,
-    cursor: Annotated[str | None, Query(max_length=4_000, description="`next_cursor` of the previous page.")] = None,
-) -> SessionList:
-    """List sessions, those with the latest activity first."""
-    query = IndexQuery(tenant=caller.tenant, user=user, text=q)
-    return await services.lists.sessions(query, status=status, cursor=cursor)
 
 
 @router.get("/workflow/{id}", operation_id="describe_session", responses=errors(*WORKER))

@@ -11,7 +11,9 @@ from turnkeeper.api.dependencies import AuditDep, ServicesDep, SessionId
 from turnkeeper.api.http.openapi import SESSION, WORKER, errors
 from turnkeeper.api.problems import invalid
 from turnkeeper.features.access.session_limits import Starts
+from turnkeeper.features.copies.copying import SessionCopier
 from turnkeeper.features.copies.document.document import FORMAT, VERSION
+from turnkeeper.features.copies.exporting import SessionExporter
 from turnkeeper.models.http_responses import CopyReceipt
 from turnkeeper.models.ids import ID_PATTERN, session_id_of
 
@@ -65,11 +67,12 @@ async def export_session(
 
     Waiting prompts and the vendors' opaque state are not in it.
     """
+    exporter = services.get(SessionExporter)
     async with audit.change("export", workflow_id):
         if export_format == "markdown":
-            parts, media_type, suffix = await services.exporter.markdown(workflow_id), "text/markdown", "md"
+            parts, media_type, suffix = await exporter.markdown(workflow_id), "text/markdown", "md"
         else:
-            parts, media_type, suffix = await services.exporter.document(workflow_id), "application/json", "json"
+            parts, media_type, suffix = await exporter.document(workflow_id), "application/json", "json"
     name = f"{session_id_of(workflow_id)}.{suffix}"
     headers = {"Content-Disposition": f'attachment; filename="{name}"', "X-Content-Type-Options": "nosniff"}
     return StreamingResponse(parts, media_type=media_type, headers=headers)
@@ -102,7 +105,7 @@ async def import_session(
     workflow_id = audit.caller.workflow_id(session_id or str(uuid4()))
     response.headers["Location"] = f"{session_path(workflow_id)}/copy"
     async with audit.change("import", workflow_id, starts="unless it exists" if session_id else "new"):
-        return await services.copier.import_document(audit.caller, workflow_id, request.stream())
+        return await services.get(SessionCopier).import_document(audit.caller, workflow_id, request.stream())
 
 
 @router.post(
@@ -129,10 +132,11 @@ async def fork_session(
     turn_id = options.turn if isinstance(options.turn, str) else None
     starts: Starts = "unless it exists" if options.id else "new"
     async with audit.change("fork", workflow_id, message_id=turn_id), audit.change("start", target, starts=starts):
-        return await services.copier.fork(audit.caller, workflow_id, target, turn=options.turn, title=options.title)
+        copier = services.get(SessionCopier)
+        return await copier.fork(audit.caller, workflow_id, target, turn=options.turn, title=options.title)
 
 
 @router.get("/workflow/{id}/copy", operation_id="get_copy", responses=errors(*SESSION))
 async def get_copy(services: ServicesDep, workflow_id: SessionId) -> CopyReceipt:
     """Return the receipt of the fork or import that the session is from; 404 if it is from none. Needs no worker."""
-    return await services.copier.receipt(workflow_id)
+    return await services.get(SessionCopier).receipt(workflow_id)

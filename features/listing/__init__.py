@@ -1,1 +1,5 @@
-"""Lists of sessions, and the repair of their index (API-3)."""
+"""Lists of sessions, and the repair of their index (API-1)."""
+
+from turnkeeper.features.feature import Feature
+
+FEATURE = Feature("listing")

@@ -41,6 +41,7 @@ from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.features.access.audit.recorder import DECISIONS, RequestAudit
 from turnkeeper.features.mcp.approvals import ApprovalForm, AwaitingCall, awaiting_calls, read_decisions
 from turnkeeper.features.mcp.results import EXPECTED, arguments_error, is_temporary, rpc_error, sentence_of, task_result
+from turnkeeper.features.tasks.api.tasks import Tasks
 from turnkeeper.features.tasks.session.task_state import summary_of_answer, task_status
 from turnkeeper.features.tasks.stores.task_handles import TaskHandle
 from turnkeeper.models.http_responses import AuditAction, PromptFate, Task, TaskResult
@@ -69,7 +70,7 @@ async def read_prompt_task(services: Services, workflow_id: WorkflowId, message_
 
 
 async def _task_of_first_prompt(services: Services, workflow_id: WorkflowId) -> Task:
-    task, turn = await services.tasks.get(workflow_id), await _first_turn(services, workflow_id)
+    task, turn = await services.get(Tasks).get(workflow_id), await _first_turn(services, workflow_id)
     is_newest = turn is None or (task.is_final and task.updated_at == turn.agent_timestamp)
     return task if turn is None or is_newest or not turn.is_complete else _ended(services, task, turn)
 
@@ -296,7 +297,7 @@ class TasksExtension:
             if not is_temporary(error):
                 raise
         if handle.message_id is None:
-            await services.tasks.cancel(workflow_id)
+            await services.get(Tasks).cancel(workflow_id)
             return
         fate = await services.fates.fate_of(workflow_id, handle.message_id)
         if fate.turn_id is None:

@@ -19,6 +19,7 @@ from turnkeeper.api.services import Services
 from turnkeeper.features.access.audit.recorder import RequestAudit
 from turnkeeper.features.access.session_limits import Starts
 from turnkeeper.features.mcp.tasks import links_of
+from turnkeeper.features.tasks.api.tasks import Tasks
 from turnkeeper.features.tasks.session.task import CreateTask
 from turnkeeper.features.tasks.session.task_view import TaskStatus
 from turnkeeper.models.http_responses import Task, TaskPage
@@ -164,7 +165,7 @@ class Conversation(Frozen):
 
 
 async def create_task(services: Services, audit: RequestAudit, arguments: CreateTask) -> Work:
-    receipt = await services.tasks.create(arguments, audit)
+    receipt = await services.get(Tasks).create(arguments, audit)
     accepted = Task(
         task_id=receipt.task_id,
         workflow_id=receipt.workflow_id,
@@ -181,24 +182,25 @@ async def create_task(services: Services, audit: RequestAudit, arguments: Create
 
 
 async def get_task(services: Services, audit: RequestAudit, arguments: GetTaskArguments) -> Task:
-    return await services.tasks.get(audit.caller.workflow_id(arguments.task_id), wait_seconds=arguments.wait_seconds)
+    workflow_id = audit.caller.workflow_id(arguments.task_id)
+    return await services.get(Tasks).get(workflow_id, wait_seconds=arguments.wait_seconds)
 
 
 async def list_tasks(services: Services, audit: RequestAudit, arguments: ListTasksArguments) -> TaskPage:
     query = IndexQuery(tenant=audit.caller.tenant, task_status=arguments.status, parent=arguments.parent)
-    return await services.tasks.list(query, limit=arguments.limit, cursor=arguments.cursor)
+    return await services.get(Tasks).list(query, limit=arguments.limit, cursor=arguments.cursor)
 
 
 async def message_task(services: Services, audit: RequestAudit, arguments: MessageTaskArguments) -> Task:
     workflow_id = audit.caller.workflow_id(arguments.task_id)
-    await services.tasks.message(workflow_id, TaskMessage(**arguments.model_dump(exclude={"task_id"})), audit)
-    return await services.tasks.get(workflow_id)
+    await services.get(Tasks).message(workflow_id, TaskMessage(**arguments.model_dump(exclude={"task_id"})), audit)
+    return await services.get(Tasks).get(workflow_id)
 
 
 async def cancel_task(services: Services, audit: RequestAudit, arguments: CancelTaskArguments) -> Task:
     workflow_id = audit.caller.workflow_id(arguments.task_id)
     async with audit.change("cancel_task", workflow_id):
-        return await services.tasks.cancel(workflow_id, reason=arguments.reason)
+        return await services.get(Tasks).cancel(workflow_id, reason=arguments.reason)
 
 
 async def get_conversation(

@@ -156,6 +156,8 @@ class Settings(BaseSettings):
 
     state_dir: Folder = Path(".turnkeeper")
     """Folder of all data: the embedded server's database and address, the archive, logs, offline scripts."""
+    features: Annotated[tuple[str, ...] | None, NoDecode] = None
+    """What worker and gateway have besides the core, each by its name in `features/`; None: everything."""
     archive_url: str | None = Field(None, repr=False)
     """Database of archived turns and large texts, the same for every worker and gateway: `sqlite:///PATH`, or
     `postgresql://USER:PASSWORD@HOST:PORT/DATABASE` with no option but `sslmode`; None: `archive.db` in `state_dir`."""
@@ -305,6 +307,12 @@ class Settings(BaseSettings):
             if None not in hosts:
                 return tuple(host for host in hosts if host)
         raise ValueError("list host names or IP addresses, without scheme, port or path")
+
+    @field_validator("features", mode="before")
+    @classmethod
+    def _split_features(cls, features: object) -> object:
+        """Read a list, or one string with commas as an environment variable has it."""
+        return [name.strip() for name in features.split(",") if name.strip()] if isinstance(features, str) else features
 
     @field_validator("redis_url")
     @classmethod

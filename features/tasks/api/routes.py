@@ -11,6 +11,7 @@ from turnkeeper.api.http.limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.openapi import ANY, TASK, WORKER, errors
 from turnkeeper.api.roles import require_for_fields
 from turnkeeper.api.routes.conversation import ACCEPTED, accepted
+from turnkeeper.features.tasks.api.tasks import Tasks
 from turnkeeper.features.tasks.session.task import CreateTask
 from turnkeeper.features.tasks.session.task_view import TaskStatus
 from turnkeeper.models.http_responses import Task, TaskPage, TaskReceipt
@@ -34,7 +35,7 @@ async def preview_task(services: ServicesDep, caller: CallerDep, body: CreateTas
 
     Nothing is started.
     """
-    prepared = await services.tasks.prepare(body, tenant=caller.tenant)
+    prepared = await services.get(Tasks).prepare(body, tenant=caller.tenant)
     return TaskPreview(
         context=prepared.report,
         warnings=prepared.warnings,
@@ -57,7 +58,7 @@ async def create_task(services: ServicesDep, audit: AuditDep, body: CreateTask, 
     request is the same task, also after it has ended; a key belongs to its `parent`.
     """
     require_for_fields(audit.caller, body)
-    receipt = await services.tasks.create(body, audit)
+    receipt = await services.get(Tasks).create(body, audit)
     response.headers["Location"] = f"/tasks/{receipt.task_id}"
     return receipt
 
@@ -75,13 +76,13 @@ async def list_tasks(
 ) -> TaskPage:
     """List tasks, those that sessions have started included, the latest activity first, without what came of them."""
     query = IndexQuery(tenant=caller.tenant, task_status=status, parent=parent)
-    return await services.tasks.list(query, limit=limit, cursor=cursor)
+    return await services.get(Tasks).list(query, limit=limit, cursor=cursor)
 
 
 @router.get("/tasks/{id}", operation_id="get_task", responses=errors(*TASK))
 async def get_task(services: ServicesDep, workflow_id: TaskId, wait_seconds: WaitSeconds = 0) -> Task:
     """Return a task; with `wait_seconds`, once it has ended or a person has to decide, or after that time."""
-    return await services.tasks.get(workflow_id, wait_seconds=wait_seconds)
+    return await services.get(Tasks).get(workflow_id, wait_seconds=wait_seconds)
 
 
 @router.post(
@@ -92,7 +93,7 @@ async def get_task(services: ServicesDep, workflow_id: TaskId, wait_seconds: Wai
 )
 async def message_task(services: ServicesDep, audit: AuditDep, workflow_id: TaskId, body: TaskMessage) -> JSONResponse:
     """Send a task a further prompt; once this answers 202 it is safe. A task that has answered works again."""
-    return accepted(workflow_id, await services.tasks.message(workflow_id, body, audit))
+    return accepted(workflow_id, await services.get(Tasks).message(workflow_id, body, audit))
 
 
 @router.post("/tasks/{id}/cancel", status_code=202, operation_id="cancel_task", responses=errors(*TASK, "too-large"))
@@ -101,4 +102,4 @@ async def cancel_task(
 ) -> Task:
     """Cancel a task and all tasks below it, and end its session; one that has ended stays as it is."""
     async with audit.change("cancel_task", workflow_id):
-        return await services.tasks.cancel(workflow_id, reason=body.reason if body else None)
+        return await services.get(Tasks).cancel(workflow_id, reason=body.reason if body else None)

@@ -123,7 +123,7 @@ def contents(messages):
 
 
 @pytest.mark.parametrize("case", vector_cases("window.json"))
-def test_ctx_2_and_ctx_3_the_vectors_are_trimmed_as_given(case):
+def test_ctx_2_ctx_3_the_shared_vectors_give_the_same_window(case):
     messages = case["messages"]
     result = ConversationWindow(ConversationHistoryConfig(**case["config"])).trim(messages)
     place = {id(message): index for index, message in enumerate(messages)}  # equal messages are not the same

@@ -84,7 +84,7 @@ def agrees(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_ctx_9_to_ctx_11_and_tsk_3_the_vectors_come_out_as_given(case):
+def test_ctx_9_ctx_10_ctx_11_tsk_3_the_shared_vectors_give_the_same_hand_off(case):
     assert agrees(case)
 
 
@@ -104,7 +104,7 @@ def changed_by_one_character(value):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_ctx_9_to_ctx_11_a_vector_with_one_character_changed_does_not_come_out(case):
+def test_ctx_9_ctx_10_ctx_11_a_vector_with_one_changed_character_fails(case):
     for name in case.keys() & {"history", "warnings", "section", "error_field"}:
         for changed in changed_by_one_character(case[name]):
             assert not agrees({**case, name: changed})

@@ -1,0 +1,32 @@
+"""What a feature adds to the worker."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from temporalio.client import Client
+
+from turnkeeper.activities.model_request.large_texts import LargeTexts
+from turnkeeper.activities.model_request.model_client import ModelClient
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.stores.stores import Stores
+
+
+@dataclass(frozen=True)
+class WorkerParts:
+    """What activities are built from."""
+
+    settings: Settings
+    client: Client
+    stores: Stores
+    texts: LargeTexts
+    models: ModelClient
+
+
+class WorkerFeature:
+    """The hooks of the worker. Each one adds nothing, unless a feature overrides it."""
+
+    workflows: Sequence[type] = ()
+
+    def activities(self, parts: WorkerParts) -> Sequence[Callable[..., Any]]:
+        return ()

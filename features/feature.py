@@ -1,0 +1,37 @@
+"""One feature of the product: its name, what it needs, and its parts for each process."""
+
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # each process loads only its own parts
+    from turnkeeper.activities.worker_feature import WorkerFeature
+    from turnkeeper.api.gateway_feature import GatewayFeature
+
+
+@dataclass(frozen=True)
+class Feature:
+    """Something that a session can do without, in a folder of its name.
+
+    Its part for a process is an object in a module of that folder: `GATEWAY` in `gateway.py`, `WORKER` in `worker.py`.
+    A feature that adds nothing to a process has no such module.
+    """
+
+    name: str
+    needs: tuple[str, ...] = ()
+    """Features that it imports."""
+
+    @property
+    def gateway(self) -> "GatewayFeature | None":
+        part: GatewayFeature | None = self._load("gateway")
+        return part
+
+    @property
+    def worker(self) -> "WorkerFeature | None":
+        part: WorkerFeature | None = self._load("worker")
+        return part
+
+    def _load(self, process: str) -> Any:
+        module = f"turnkeeper.features.{self.name}.{process}"
+        return getattr(import_module(module), process.upper()) if find_spec(module) else None
