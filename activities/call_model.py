@@ -30,6 +30,7 @@ from turnkeeper.models.transcript.model_call import (
     ModelCallOutcome,
     ModelRequest,
     ModelResponse,
+    Part,
     RespondPart,
 )
 from turnkeeper.models.transcript.partial_output import PartialOutput, PartialTag, unfinished_answer
@@ -362,16 +363,16 @@ def _sanitized(response: ModelResponse) -> ModelResponse:
     The vendor's own blocks are dropped if they are nested too deeply or the answer was cut: a call in them without a
     result would make the vendor reject every later request.
     """
-    parts = [_carriable(part) if isinstance(part, CallPart) else part for part in response.parts]
+    parts = list[Part]()
+    for part in response.parts:
+        if isinstance(part, CallPart):
+            args = to_json(part.args).decode() if is_nested_over(part.args, MAX_NESTING) else part.args
+            part = part.model_copy(update={"args": args, "name": part.name[:MAX_CALL_NAME_CHARS]})
+        parts.append(part)
     state = response.state
     if state and (response.stop == "max_tokens" or is_nested_over(state.items, MAX_NESTING)):
         state = None
     return response.model_copy(update={"parts": parts, "state": state})
-
-
-def _carriable(call: CallPart) -> CallPart:
-    args = to_json(call.args).decode() if is_nested_over(call.args, MAX_NESTING) else call.args
-    return call.model_copy(update={"args": args, "name": call.name[:MAX_CALL_NAME_CHARS]})
 
 
 def _json_size(response: ModelResponse) -> int:

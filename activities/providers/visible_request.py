@@ -80,11 +80,6 @@ def visible_request(
     return request.model_copy(update={"messages": messages})
 
 
-def request_in_text(request: ModelRequest) -> ModelRequest:
-    """Return the request as a model is shown it that reads only text."""
-    return visible_request(request, TEXT_ONLY)
-
-
 def media_of(message: ModelMessage) -> list[Medium]:
     """Return the images and PDFs of a message of a visible request."""
     return [attachment for attachment in message.attachments if not isinstance(attachment, CodeAttachment)]
@@ -125,42 +120,36 @@ def pdf_name(pdf: FileAttachment) -> str:
     return pdf.name if pdf.name.lower().endswith(".pdf") else f"{pdf.name}.pdf"
 
 
-@dataclass(frozen=True)
-class _Rendering:
-    """An attachment as text, and as an image or a PDF if the model gets it."""
-
-    text: str
-    medium: Medium | None = None
-
-
 def _visible_message(message: ModelMessage, sight: Sight, withheld: WithheldNote) -> ModelMessage:
     if not message.attachments:
         return message
     renderings = [_render(_as_image(attachment), sight, withheld) for attachment in message.attachments]
     return message.model_copy(
         update={
-            "content": "\n\n".join(filter(None, [message.content, *(one.text for one in renderings)])),
-            "attachments": [one.medium for one in renderings if one.medium],
+            "content": "\n\n".join(filter(None, [message.content, *(text for text, _ in renderings)])),
+            "attachments": [medium for _, medium in renderings if medium],
         }
     )
 
 
-def _render(attachment: Attachment, sight: Sight, withheld: WithheldNote) -> _Rendering:
+def _render(attachment: Attachment, sight: Sight, withheld: WithheldNote) -> tuple[str, Medium | None]:
+    """Return an attachment as text, and as an image or a PDF if the model gets it."""
     name = named_in_text(_with_size(attachment))
     if isinstance(attachment, CodeAttachment):
         is_missing = attachment.hash is not None and not has_inline_content(attachment)
-        return _Rendering(
-            f"{name} {NOT_STORED}" if is_missing else f"{name}\n{fenced(attachment.content, attachment.language)}"
+        return (
+            f"{name} {NOT_STORED}" if is_missing else f"{name}\n{fenced(attachment.content, attachment.language)}",
+            None,
         )
     if not attachment.data and not (isinstance(attachment, ImageAttachment) and attachment.url):
-        return _Rendering(f"{name} {NOT_STORED}")
+        return f"{name} {NOT_STORED}", None
     if isinstance(attachment, FileAttachment) and attachment.media_type != PDF:
         text = _text_in(attachment)
-        return _Rendering(f"{name} {NOT_READ}" if text is None else f"{name}\n{fenced(text)}")
+        return f"{name} {NOT_READ}" if text is None else f"{name}\n{fenced(text)}", None
     if not (sight.images if isinstance(attachment, ImageAttachment) else sight.pdfs):
-        return _Rendering(f"{name} {NOT_READ}")
+        return f"{name} {NOT_READ}", None
     note = withheld(id_of(attachment))
-    return _Rendering(f"{name} {note}") if note else _Rendering(name, attachment)
+    return (f"{name} {note}", None) if note else (name, attachment)
 
 
 IMAGE_SIGNATURE_CHARS = 24

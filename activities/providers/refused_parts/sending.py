@@ -55,10 +55,11 @@ _Parts = LRUCache[tuple[str, str, str], tuple[RefusedPart, float]]
 """Parts by their key, each with the time until which it is remembered."""
 
 
-class RefusalMemory:
-    """The refused parts of one endpoint's models, and the contents that they have read. `clock` returns seconds."""
+class RefusedParts:
+    """What one endpoint's models refuse, and the contents that they have read. `clock` returns seconds."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, api: RefusableApi, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.api = api
         self._clock = clock
         self._parts = LRUCache[tuple[str, str], _Parts](maxsize=MAX_REMEMBERED)
         self._read_media = LRUCache[tuple[str, str], bool](maxsize=MAX_REMEMBERED)
@@ -102,18 +103,6 @@ class RefusalMemory:
     def has_read(self, model: str, medium: Medium) -> bool:
         return (model, id_of(medium)) in self._read_media
 
-
-class RefusedParts:
-    """What one endpoint's models refuse."""
-
-    def __init__(self, api: RefusableApi, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._api = api
-        self._memory = RefusalMemory(clock)
-
-    def texts(self) -> dict[str, list[str]]:
-        """Return what is left out of all requests to each model, for people."""
-        return self._memory.texts()
-
     async def answer(
         self, name: str, request: ModelRequest, info: CallInfo, encode: Encode, send: Send
     ) -> AsyncGenerator[Delta | ModelResponse, None]:
@@ -121,7 +110,7 @@ class RefusedParts:
 
         The response says what was left out that `info` does not know. Raises `ModelError`.
         """
-        tries = _Tries(self._api, self._memory, name, request, info, encode)
+        tries = _Tries(self, name, request, info, encode)
         while True:
             has_begun = False
             try:
@@ -143,16 +132,8 @@ class RefusedParts:
 class _Tries:
     """The requests of one call: `current` is the present one."""
 
-    def __init__(
-        self,
-        api: RefusableApi,
-        memory: RefusalMemory,
-        name: str,
-        request: ModelRequest,
-        info: CallInfo,
-        encode: Encode,
-    ) -> None:
-        self._api = api
+    def __init__(self, memory: RefusedParts, name: str, request: ModelRequest, info: CallInfo, encode: Encode) -> None:
+        self._api = memory.api
         self._memory = memory
         self._name = name
         self._request = request

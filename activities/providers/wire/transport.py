@@ -210,7 +210,7 @@ class Transport:
         except self._sdk.APIError.__base__:  # OpenAI's SDK without a key
             raise self.no_key() from None
         except (ValueError, self._http.InvalidURL):
-            raise self._misconfigured_error(f"check {vendor.key} and the address of {vendor.title}") from None
+            raise self._misconfigured_error("check") from None
 
     def error(
         self, status: int, headers: Mapping[str, str], body: object, *, request_body: Mapping[str, object]
@@ -242,9 +242,7 @@ class Transport:
         vendor, http = self.vendor, self._http
         if isinstance(cause, http.LocalProtocolError | http.UnsupportedProtocol):
             # The request can't be sent at all: a line break in a key, an address without `https://`.
-            return self._misconfigured_error(
-                f"it could not be written; check {vendor.key} and the address of {vendor.title}"
-            )
+            return self._misconfigured_error("it could not be written; check")
         if isinstance(cause, http.ConnectError | http.ProxyError | http.ConnectTimeout):
             return ModelError("connection", f"no connection to {vendor.title}", vendor=vendor.title)
         if isinstance(cause, http.TimeoutException):
@@ -254,7 +252,8 @@ class Transport:
             return self._compressed_error()
         return self.broken_off_error()
 
-    def _misconfigured_error(self, message: str) -> ModelError:
+    def _misconfigured_error(self, check: str) -> ModelError:
+        message = f"{check} {self.vendor.key} and the address of {self.vendor.title}"
         return ModelError("bad_request", message, vendor=self.vendor.title)
 
     def _compressed_error(self) -> ModelError:
@@ -274,14 +273,6 @@ class Transport:
         name = self.vendor.title
         message = f"{name}'s answer could not be read: {reason}"
         return ModelError("provider_error", message, vendor=name, lasting=message, should_retry=should_retry)
-
-    def not_a_stream_error(self, kind: str) -> ModelError:
-        """Return the error of a page, or something else that is not an answer, with a good status.
-
-        An address that has answered before may do so again. Otherwise it is the wrong one.
-        """
-        reason = f"it sent {kind} in place of a stream of events; check the address of {self.vendor.title}"
-        return self.unreadable_error(reason, should_retry=None if self.has_answered else False)
 
     @contextmanager
     def naming_read_errors(self) -> Iterator[None]:
@@ -331,7 +322,11 @@ class VendorStream:
                     if (event := self._event_in(received)) is not None:
                         yield event
             if reader.is_foreign:
-                raise self._foreign_error(reader.beginning)
+                with suppress(ValueError, RecursionError):  # the vendor's own error may be its first line as JSON
+                    first = json.loads(reader.beginning.strip().splitlines()[0])
+                    if isinstance(first, dict) and first.get("error"):
+                        raise self.failure_error(first)
+                raise self.transport.unreadable_error("it is not a stream of events")
             self._is_done = reader.is_done
         finally:
             await response.aclose()
@@ -355,14 +350,6 @@ class VendorStream:
         """Return the error of an answer that ends with the vendor's error."""
         return self.transport.error(200, self._headers, failure, request_body=self._body)
 
-    def _foreign_error(self, beginning: bytes) -> ModelError:
-        """Return the error of a stream without events: the vendor's own, if its first line is one as JSON."""
-        with suppress(ValueError, RecursionError):
-            first = json.loads(beginning.strip().splitlines()[0])
-            if isinstance(first, dict) and first.get("error"):
-                return self.failure_error(first)
-        return self.transport.unreadable_error("it is not a stream of events")
-
     @contextmanager
     def _readable(self) -> Iterator[None]:
         """Convert what the SDK raises for bytes that are not events to a `ModelError`."""
@@ -373,16 +360,19 @@ class VendorStream:
 
     async def _reject_other_than_events(self, response: Any) -> None:
         """Raise `ModelError` for a page or an object with a good status, such as a proxy's page or a vendor's error."""
-        if response.status_code == HTTPStatus.NO_CONTENT:  # complete, not broken off
-            raise self.transport.not_a_stream_error("no content (HTTP 204)")
-        kind = content_type(response.headers)
+        kind, transport = content_type(response.headers), self.transport
         if kind == "application/json":
             await response.aread()
             body = response.json()
             if isinstance(body, dict) and body.get("error"):
                 raise self.failure_error(body)
-        if kind in NO_STREAMS:
-            raise self.transport.not_a_stream_error(kind)
+        if response.status_code == HTTPStatus.NO_CONTENT:  # complete, not broken off
+            kind = "no content (HTTP 204)"
+        elif kind not in NO_STREAMS:
+            return
+        reason = f"it sent {kind} in place of a stream of events; check the address of {transport.vendor.title}"
+        # An address that has answered before may do so again. Otherwise it is the wrong one.
+        raise transport.unreadable_error(reason, should_retry=None if transport.has_answered else False)
 
     def _event_in(self, received: ReceivedEvent) -> Event | None:
         """Return the event; `None` if it says nothing. Raises `ModelError` if it is the vendor's error."""

@@ -18,7 +18,7 @@ from turnkeeper.activities.providers.offline.model import answer
 from turnkeeper.activities.providers.protocol import AttachmentProblem, CallInfo, ModelError
 from turnkeeper.activities.providers.provider import Provider
 from turnkeeper.activities.providers.request_encoding import short_id
-from turnkeeper.activities.providers.visible_request import request_in_text
+from turnkeeper.activities.providers.visible_request import TEXT_ONLY, visible_request
 from turnkeeper.models.transcript.attachments import Attachment, CodeAttachment, FileAttachment, ImageAttachment
 from turnkeeper.models.transcript.model_call import (
     CallPart,
@@ -250,7 +250,7 @@ def test_ctx_16_a_content_that_the_store_does_not_have_is_named() -> None:
         IMAGE.model_copy(update={"data": "", "hash": "0" * 64, "bytes": 12_000}),
         CODE.model_copy(update={"content": "", "hash": "0" * 64, "bytes": 9_000}),
     ]
-    text = request_in_text(asking(user(*stored))).messages[0].content
+    text = visible_request(asking(user(*stored)), TEXT_ONLY).messages[0].content
     assert text.count("(its content can't be loaded now)") == 2
 
 

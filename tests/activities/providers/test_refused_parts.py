@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from tests.vendors.apis import WIRES
 from turnkeeper.activities.providers.protocol import CallInfo, ModelError
 from turnkeeper.activities.providers.refused_parts.blame import media_at
-from turnkeeper.activities.providers.refused_parts.sending import MAX_TRIES, MEMORY_SECONDS, RefusalMemory
+from turnkeeper.activities.providers.refused_parts.parts import RefusableApi
+from turnkeeper.activities.providers.refused_parts.sending import MAX_TRIES, MEMORY_SECONDS, RefusedParts
 from turnkeeper.activities.providers.registry import ProviderRegistry
 from turnkeeper.models.transcript.attachments import PDF, FileAttachment, ImageAttachment
 from turnkeeper.models.transcript.model_call import (
@@ -338,7 +339,7 @@ def part(name: str, kind: Any = "parameter", limit: int | None = None) -> Refuse
 
 def test_agt_9_a_refused_part_is_tried_again_after_a_day_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     times = [0.0]
-    memory = RefusalMemory(lambda: times[-1])
+    memory = RefusedParts(RefusableApi(), clock=lambda: times[-1])
     for _ in range(2):
         memory.learn("m", "s", [part("stream_options")])
     for moment, count in ((MEMORY_SECONDS - 1, 1), (MEMORY_SECONDS, 0)):
@@ -350,16 +351,16 @@ def test_agt_9_a_refused_part_is_tried_again_after_a_day_and_logged_once(caplog:
 
 
 def test_agt_9_parameters_are_refused_by_a_model_and_contents_in_a_session() -> None:
-    memory = RefusalMemory()
+    memory = RefusedParts(RefusableApi())
     memory.learn("m", "s", [part("a_b"), part("x", "field"), part("hash", "attachment"), part("", "state")])
     assert [each.name for each in memory.parts_of("m", "s")] == ["a_b", "x", "hash"]
     assert [each.name for each in memory.parts_of("m", "other")] == ["a_b"]
-    assert memory.parts_of("n", "s") == RefusalMemory().parts_of("m", "s") == []
+    assert memory.parts_of("n", "s") == RefusedParts(RefusableApi()).parts_of("m", "s") == []
 
 
 def test_agt_9_the_memory_of_refused_parts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("turnkeeper.activities.providers.refused_parts.sending.MAX_REMEMBERED", 2)
-    memory = RefusalMemory()
+    memory = RefusedParts(RefusableApi())
     for session in ("s1", "s2", "s3"):
         memory.learn("m", session, [part("x", "field")])
     assert [len(memory.parts_of("m", session)) for session in ("s1", "s2", "s3")] == [0, 1, 1]
