@@ -63,7 +63,7 @@ def request_after(step: ModelResponse) -> ModelRequest:
     return request(QUESTION, message, *results)
 
 
-class Asking:
+class Caller:
     """A provider that asks a server, and the number of its requests."""
 
     def __init__(self, server: FaultServer, provider: Provider) -> None:
@@ -108,17 +108,18 @@ class Asking:
 
 
 @asynccontextmanager
-async def asking(make: Callable[[], FaultServer], *, silence_timeout: float = BOUND) -> AsyncGenerator[Any, None]:
+async def connected(make: Callable[[], FaultServer], *, silence_timeout: float = BOUND) -> AsyncGenerator[Any, None]:
+    """Start a server; yield a `Caller`, whose `server` is what `make` returns."""
     async with make() as server:
-        yield Asking(server, server.provider(silence_timeout=silence_timeout))
+        yield Caller(server, server.provider(silence_timeout=silence_timeout))
 
 
 # ---- every provider
 
 
 async def it_says_what_there_is_to_know_of_its_vendor(make: Callable[[], FaultServer]) -> None:
-    server = make()
-    provider = type(server.provider())
+    async with make() as server:
+        provider = type(server.provider())
     vendor = provider.vendor
     assert server.model.partition(":")[0] == vendor.name
     assert vendor.title
@@ -127,17 +128,15 @@ async def it_says_what_there_is_to_know_of_its_vendor(make: Callable[[], FaultSe
     assert missing is None or all(missing), "what is missing, and how to fix it"
     with patch.dict("os.environ", dict.fromkeys(vendor.credentials[:1], "key-0123456789")):
         try:
-            built: object = provider.from_settings(Settings())
-        except ModelError as error:
-            built, settings_error = None, error.message
-            assert provider.missing(Settings()), f"it can't be built, and nothing is missing: {settings_error}"
-        assert built is None or isinstance(built, provider)
+            assert isinstance(provider.from_settings(Settings()), provider)
+        except ModelError:
+            assert provider.missing(Settings()), "it can't be built, and `missing` does not say why"
 
 
 async def an_answer_is_streamed_and_then_whole(make: Callable[[], FaultServer]) -> None:
-    async with asking(make) as it:
-        it.server.script(replace(WHOLE, reasoning=5))
-        deltas, response = await it.answer()
+    async with connected(make) as caller:
+        caller.server.script(replace(WHOLE, reasoning=5))
+        deltas, response = await caller.answer()
         texts = {
             kind: "".join(delta.text for delta in deltas if delta.kind == kind) for kind in ("think", "respond", "call")
         }
@@ -150,59 +149,61 @@ async def an_answer_is_streamed_and_then_whole(make: Callable[[], FaultServer]) 
 
 
 async def what_was_answered_goes_back(make: Callable[[], FaultServer]) -> None:
-    async with asking(make) as it:
+    async with connected(make) as caller:
         parallel = [Call("call_1", "look", {"at": "left"}), Call("call_2", "look", {"at": "right"})]
-        it.server.script(replace(WHOLE, calls=parallel), Answer(text="Done."))
-        _, step = await it.answer()
+        caller.server.script(replace(WHOLE, calls=parallel), Answer(text="Done."))
+        _, step = await caller.answer()
         assert len({call.id for call in step.calls}) == 2, "calls share an id"
-        _, response = await it.answer(request_after(step))
+        _, response = await caller.answer(request_after(step))
         assert (response.text, response.stop) == ("Done.", "end_turn")
 
 
 async def another_apis_step_goes_to_it_without_its_state(make: Callable[[], FaultServer]) -> None:
-    async with asking(make) as it:
-        it.server.script(WHOLE, Answer(text="Done."))
-        _, step = await it.answer()
+    async with connected(make) as caller:
+        caller.server.script(WHOLE, Answer(text="Done."))
+        _, step = await caller.answer()
         foreign = ProviderState(api="of.nobody", model="x", items=[{"type": "secret-of-another-api"}])
-        await it.answer(request_after(step.model_copy(update={"state": foreign})))
-        if isinstance(it.server, VendorServer):
-            assert b"secret-of-another-api" not in it.server.requests[-1].raw
+        await caller.answer(request_after(step.model_copy(update={"state": foreign})))
+        if isinstance(caller.server, VendorServer):
+            assert b"secret-of-another-api" not in caller.server.requests[-1].raw
 
 
 async def arguments_that_are_no_object_stay_as_they_are(make: Callable[[], FaultServer]) -> None:
-    async with asking(make) as it:
-        it.server.script(Answer(calls=[Call("call_1", "look", '{"at": ')]), Answer(text="Done."))
-        _, step = await it.answer()
+    async with connected(make) as caller:
+        caller.server.script(Answer(calls=[Call("call_1", "look", '{"at": ')]), Answer(text="Done."))
+        _, step = await caller.answer()
         (call,) = step.calls
         assert isinstance(call.args, str)
         assert '{"at": ' in call.args
-        await it.answer(request_after(step))
+        await caller.answer(request_after(step))
 
 
 async def a_cut_answer_says_so_and_a_refusal_is_none(make: Callable[[], FaultServer]) -> None:
-    async with asking(make) as it:
-        it.server.script(Answer(text="Half an answer", stop="max_tokens"), Answer(text="I won't.", stop="refusal"))
-        _, response = await it.answer(request(max_tokens=1))
+    async with connected(make) as caller:
+        caller.server.script(Answer(text="Half an answer", stop="max_tokens"), Answer(text="I won't.", stop="refusal"))
+        _, response = await caller.answer(request(max_tokens=1))
         assert (response.text[:4], response.stop) == ("Half", "max_tokens")
-        assert (await it.failure()).error_type == "refusal"
+        assert (await caller.failure()).error_type == "refusal"
 
 
 async def every_fault_has_its_type(make: Callable[[], FaultServer]) -> None:
     for fault in get_args(Fault):
-        async with asking(make) as it:
-            reply = it.server.fault(fault)
-            if isinstance(it.server, VendorServer):
-                it.server.refuse_always(reply)
+        async with connected(make) as caller:
+            reply = caller.server.fault(fault)
+            if isinstance(caller.server, VendorServer):
+                caller.server.refuse_always(reply)
             else:
-                it.server.script(reply)
-            error = await it.failure()
+                caller.server.script(reply)
+            error = await caller.failure()
             assert error.error_type in (fault, ERROR_TYPES.get(fault, fault)), f"{fault} is {error.error_type}"
-            assert it.meter.usage(input_tokens=77) is None, f"{fault} has cost something"
-            if isinstance(it.server, VendorServer):
-                assert len(it.server.requests) == 1 or fault in BLAMES_A_PART, f"{fault} is asked again"
-                bodies = [received.body for received in it.server.requests]
+            assert caller.meter.usage(input_tokens=77) is None, f"{fault} has cost something"
+            if isinstance(caller.server, VendorServer):
+                assert len(caller.server.requests) == 1 or fault in BLAMES_A_PART, f"{fault} is asked again"
+                bodies = [received.body for received in caller.server.requests]
                 assert all(before != after for before, after in pairwise(bodies)), f"{fault}: the same is sent again"
-                assert not [received for received in it.server.requests if _key_in(received.headers) in error.message]
+                assert not [
+                    received for received in caller.server.requests if _key_in(received.headers) in error.message
+                ]
 
 
 def _key_in(headers: dict[str, str]) -> str:
@@ -212,15 +213,15 @@ def _key_in(headers: dict[str, str]) -> str:
 
 
 async def a_time_to_wait_is_passed_on(make: Callable[[], FaultServer]) -> None:
-    async with asking(make) as it:
-        it.server.script(it.server.fault("rate_limited", {"retry-after": "7"}))
-        assert (await it.failure()).retry_after == 7
+    async with connected(make) as caller:
+        caller.server.script(caller.server.fault("rate_limited", {"retry-after": "7"}))
+        assert (await caller.failure()).retry_after == 7
 
 
 async def an_answer_that_breaks_off_is_none(make: Callable[[], FaultServer]) -> None:
-    async with asking(make) as it:
-        it.server.script(it.server.cut(WHOLE))
-        assert (await it.failure()).error_type == "connection"
+    async with connected(make) as caller:
+        caller.server.script(caller.server.cut(WHOLE))
+        assert (await caller.failure()).error_type == "connection"
 
 
 # ---- every provider over HTTP
@@ -228,12 +229,12 @@ async def an_answer_that_breaks_off_is_none(make: Callable[[], FaultServer]) -> 
 
 async def what_was_sent_stays_as_it_was(make: Callable[[], FaultServer]) -> None:
     # Caches and reasoning are bound to it.
-    async with asking(make) as it:
-        it.server.script(WHOLE, Answer(text="Done."))
-        _, step = await it.answer()
-        await it.answer(request_after(step))
-        bodies = [received.body for received in it.server.requests]
-        for key in it.server.provider().vendor.conversation_fields:
+    async with connected(make) as caller:
+        caller.server.script(WHOLE, Answer(text="Done."))
+        _, step = await caller.answer()
+        await caller.answer(request_after(step))
+        bodies = [received.body for received in caller.server.requests]
+        for key in caller.server.provider().vendor.conversation_fields:
             before, after = (_without_cache_marks(body.get(key, [])) for body in bodies)
             # A conversation as one text has a mark before the newest turn.
             is_one_text = len(before) == len(after)
@@ -247,81 +248,83 @@ def _without_cache_marks(messages: list[Any]) -> list[Any]:
 
 
 async def a_request_is_one_with_the_key(make: Callable[[], FaultServer]) -> None:
-    async with asking(make) as it:
-        it.server.script(WHOLE)
-        await it.answer()
-        (received,) = it.server.requests
+    async with connected(make) as caller:
+        caller.server.script(WHOLE)
+        await caller.answer()
+        (received,) = caller.server.requests
         assert _key_in(received.headers) != "\0", "it has no key"
         assert received.headers["accept-encoding"] == "identity", "what is compressed can't be limited"
-        assert it.server.system_of(received.body)
+        assert caller.server.system_of(received.body)
         assert "look" in json.dumps(received.body), "it has no tools"
 
 
 async def a_connection_is_used_again(make: Callable[[], FaultServer]) -> None:
-    async with asking(make) as it:
-        it.server.script(WHOLE, WHOLE, WHOLE)
+    async with connected(make) as caller:
+        caller.server.script(WHOLE, WHOLE, WHOLE)
         for _ in range(3):
-            await it.answer()
-        assert (len(it.server.requests), it.server.server.connections_made) == (3, 1)
+            await caller.answer()
+        assert (len(caller.server.requests), caller.server.server.connections_made) == (3, 1)
 
 
 async def slow_bytes_are_no_failure(make: Callable[[], FaultServer]) -> None:
-    async with asking(make) as it:
-        it.server.script(*(it.server.reply(WHOLE).slowly(piece=piece) for piece in (1, 7)))
-        assert [(await it.answer())[1].text for _ in range(2)] == [WHOLE.text] * 2
+    async with connected(make) as caller:
+        caller.server.script(*(caller.server.reply(WHOLE).slowly(piece=piece) for piece in (1, 7)))
+        assert [(await caller.answer())[1].text for _ in range(2)] == [WHOLE.text] * 2
 
 
 async def the_end_of_an_answer_is_not_that_of_its_stream(make: Callable[[], FaultServer]) -> None:
-    async with asking(make) as it:
-        whole = it.server.reply(WHOLE)
+    async with connected(make) as caller:
+        whole = caller.server.reply(WHOLE)
         everything = len(whole.chunks)
-        it.server.script(whole.cut_after(everything), whole.ending_after(everything))
-        assert [(await it.answer())[1].text for _ in range(2)] == [WHOLE.text] * 2
+        caller.server.script(whole.cut_after(everything), whole.ending_after(everything))
+        assert [(await caller.answer())[1].text for _ in range(2)] == [WHOLE.text] * 2
 
 
 async def an_answer_that_ends_early_is_none_wherever_it_ends(make: Callable[[], FaultServer]) -> None:
-    async with asking(make) as it:
-        whole = it.server.reply(WHOLE)
+    async with connected(make) as caller:
+        whole = caller.server.reply(WHOLE)
         for chunks in range(len(whole.chunks)):
-            it.server.script(whole.ending_after(chunks), whole.cut_after(chunks))
-            assert [(await it.failure()).error_type for _ in range(2)] == ["connection"] * 2, f"after {chunks} chunks"
-        assert len(it.server.requests) == 2 * len(whole.chunks)
+            caller.server.script(whole.ending_after(chunks), whole.cut_after(chunks))
+            assert [(await caller.failure()).error_type for _ in range(2)] == ["connection"] * 2, (
+                f"after {chunks} chunks"
+            )
+        assert len(caller.server.requests) == 2 * len(whole.chunks)
 
 
 async def silence_is_a_timeout(make: Callable[[], FaultServer]) -> None:
-    async with asking(make, silence_timeout=SILENCE_SECONDS) as it:
-        it.server.script(it.server.reply(WHOLE).silent_after(0), it.server.reply(WHOLE).silent_after(2))
+    async with connected(make, silence_timeout=SILENCE_SECONDS) as caller:
+        caller.server.script(caller.server.reply(WHOLE).silent_after(0), caller.server.reply(WHOLE).silent_after(2))
         for _ in range(2):
-            error = await it.failure()
+            error = await caller.failure()
             assert error.error_type == "timeout"
             assert error.message.endswith(f"sent nothing for {SILENCE_SECONDS:g} s")
-        await it.server.server.until(lambda: it.server.server.left == 2)
-        assert len(it.server.requests) == 2
+        await caller.server.server.until(lambda: caller.server.server.left == 2)
+        assert len(caller.server.requests) == 2
 
 
 async def a_refused_connection_is_named_and_the_next_one_made(make: Callable[[], FaultServer]) -> None:
-    async with asking(make) as it:
-        async with it.server.server.refusing():
-            assert (await it.failure()).error_type == "connection"
-        it.server.script(WHOLE)
-        await it.answer()
-        assert len(it.server.requests) == 1
+    async with connected(make) as caller:
+        async with caller.server.server.refusing():
+            assert (await caller.failure()).error_type == "connection"
+        caller.server.script(WHOLE)
+        await caller.answer()
+        assert len(caller.server.requests) == 1
 
 
 async def a_reader_that_leaves_closes_the_connection_at_once(make: Callable[[], FaultServer]) -> None:
-    async with asking(make) as it:
-        server = it.server.server
-        it.server.script(*(it.server.reply(WHOLE).silent_after(chunks) for chunks in (2, 0)))
+    async with connected(make) as caller:
+        server = caller.server.server
+        caller.server.script(*(caller.server.reply(WHOLE).silent_after(chunks) for chunks in (2, 0)))
         for number in (1, 2):
-            waiting = asyncio.ensure_future(it.answer())
+            waiting = asyncio.ensure_future(caller.answer())
             await server.until(lambda number=number: server.silences == number)
             waiting.cancel()
             await asyncio.wait([waiting])
             assert waiting.cancelled()
             await server.until(lambda number=number: server.left == number)
-        whole = it.server.reply(WHOLE)
-        it.server.script(whole.silent_after(len(whole.chunks) - 1))
-        async with aclosing(it.stream()) as stream:
+        whole = caller.server.reply(WHOLE)
+        caller.server.script(whole.silent_after(len(whole.chunks) - 1))
+        async with aclosing(caller.stream()) as stream:
             await anext(stream)
         await server.until(lambda: server.left == 3)
 
@@ -335,45 +338,45 @@ async def waiting_times_are_read_in_every_form(make: Callable[[], FaultServer]) 
         ("retry-after", in_a_minute): (1, 60),
         ("retry-after", "Thu, 01 Jan 2015 00:00:00 GMT"): (0, 0),
     }
-    async with asking(make) as it:
+    async with connected(make) as caller:
         for (name, value), (least, most) in forms.items():
-            it.server.script(it.server.fault("rate_limited", {name: value}))
-            seconds = (await it.failure()).retry_after
+            caller.server.script(caller.server.fault("rate_limited", {name: value}))
+            seconds = (await caller.failure()).retry_after
             assert seconds is not None
             assert least <= seconds <= most, f"{name}: {value} is {seconds}"
         for value, should_retry in (("true", True), ("false", False)):
-            it.server.script(it.server.fault("overloaded", {"x-should-retry": value}))
-            assert (await it.failure()).should_retry is should_retry
-        assert len(it.server.requests) == len(forms) + 2
+            caller.server.script(caller.server.fault("overloaded", {"x-should-retry": value}))
+            assert (await caller.failure()).should_retry is should_retry
+        assert len(caller.server.requests) == len(forms) + 2
 
 
 async def an_error_within_an_answer_has_its_type(make: Callable[[], FaultServer]) -> None:
-    async with asking(make) as it:
+    async with connected(make) as caller:
         for number, fault in enumerate(
             ("overloaded", "rate_limited", "provider_error", "context_too_long", "quota"), 1
         ):
-            it.server.script(it.server.fault_within(fault))
-            error = await it.failure()
-            assert (error.error_type, len(it.server.requests)) == (fault, number)
+            caller.server.script(caller.server.fault_within(fault))
+            error = await caller.failure()
+            assert (error.error_type, len(caller.server.requests)) == (fault, number)
 
 
 async def a_page_is_judged_by_its_status(make: Callable[[], FaultServer]) -> None:
-    async with asking(make) as it:
+    async with connected(make) as caller:
         pages = {502: "provider_error", 503: "overloaded", 500: "provider_error"}
         for status, error_type in pages.items():
-            it.server.script(Reply.error(status, "<html>Sorry</html>"))
-            assert (await it.failure()).error_type == error_type
+            caller.server.script(Reply.error(status, "<html>Sorry</html>"))
+            assert (await caller.failure()).error_type == error_type
 
 
 async def a_conversation_is_not_sent_to_where_the_address_redirects(make: Callable[[], FaultServer]) -> None:
-    async with asking(make) as it, asking(make) as elsewhere:
+    async with connected(make) as caller, connected(make) as elsewhere:
         for number, status in enumerate((301, 302, 307, 308), 1):
             location = {"location": f"{elsewhere.server.base_url}/elsewhere"}
-            it.server.script(Reply.error(status, "<html>Moved</html>", location))
-            error = await it.failure()
+            caller.server.script(Reply.error(status, "<html>Moved</html>", location))
+            error = await caller.failure()
             assert (error.error_type, elsewhere.server.requests) == ("bad_request", [])
             assert "redirects" in error.message
-            assert len(it.server.requests) == number
+            assert len(caller.server.requests) == number
 
 
 GARBLED = {
@@ -393,21 +396,21 @@ GARBLED = {
 
 async def what_is_no_answer_is_an_error_of_the_vendor(make: Callable[[], FaultServer]) -> None:
     for what, reply in GARBLED.items():
-        async with asking(make) as it:
-            it.server.script(reply)
-            error = await it.failure()
+        async with connected(make) as caller:
+            caller.server.script(reply)
+            error = await caller.failure()
             assert error.error_type == "provider_error", f"{what} is {error.error_type}"
             assert "answer could not be read" in error.message
-            assert len(it.server.requests) == 1
+            assert len(caller.server.requests) == 1
 
 
 async def what_has_no_end_is_given_up(make: Callable[[], FaultServer]) -> None:
     endless = [b"x" * 65_536] * 200
-    async with asking(make) as it:
-        it.server.script(Reply.stream([b"data: ", *endless]))
-        assert (await it.failure()).error_type == "too_large"
-        it.server.script(Reply(chunks=(b'{"error": {"message": "prompt is too long ', *endless), status=400))
-        error = await it.failure()
+    async with connected(make) as caller:
+        caller.server.script(Reply.stream([b"data: ", *endless]))
+        assert (await caller.failure()).error_type == "too_large"
+        caller.server.script(Reply(chunks=(b'{"error": {"message": "prompt is too long ', *endless), status=400))
+        error = await caller.failure()
         assert error.error_type == "context_too_long"
         assert len(error.message) < 600
 
@@ -420,49 +423,49 @@ async def no_error_repeats_a_text_of_the_request(make: Callable[[], FaultServer]
         ModelMessage(role="user", content="And now?"),
     ]
     model_request = ModelRequest(head=RequestHead(system=texts[0]), messages=messages)
-    async with asking(make) as it:
+    async with connected(make) as caller:
         for text in texts:
             for reply in (
                 Reply.error(400, {"error": {"message": f"max_tokens: too many, in answer to “{text}”"}}),
                 Reply.error(422, f"max_tokens: too many: {text}"),
             ):
-                it.server.refuse_always(reply)
-                error = await it.failure(model_request)
+                caller.server.refuse_always(reply)
+                error = await caller.failure(model_request)
                 assert "max_tokens: too many" in error.message, "the vendor's own words are gone"
                 assert text not in error.message, f"it repeats {text!r}"
 
 
 async def an_answer_that_breaks_off_has_cost_what_was_read_and_written(make: Callable[[], FaultServer]) -> None:
-    async with asking(make) as it:
+    async with connected(make) as caller:
         long = Answer(think="Where? " * 20, text="There is a chair. " * 50, input=300, cached=200, output=250)
-        it.server.script(it.server.cut(long))
-        await it.failure()
-        usage = it.meter.usage(input_tokens=77)
+        caller.server.script(caller.server.cut(long))
+        await caller.failure()
+        usage = caller.meter.usage(input_tokens=77)
         assert usage, "it has cost nothing"
         # Some vendors count the input at the beginning; the others say nothing before the end.
         assert (usage.input_tokens, usage.cached_tokens) in ((300, 200), (77, 0))
         assert usage.output_tokens or usage.input_tokens == 300
-        it.server.script(Answer(text="I won't.", stop="refusal", input=300, output=9))
-        await it.failure()
-        usage = it.meter.usage(input_tokens=77)
+        caller.server.script(Answer(text="I won't.", stop="refusal", input=300, output=9))
+        await caller.failure()
+        usage = caller.meter.usage(input_tokens=77)
         assert usage
         assert (usage.input_tokens, usage.output_tokens, usage.estimated_tokens) == (300, 9, 0)
 
 
 async def a_call_that_breaks_off_has_cost_its_arguments(make: Callable[[], FaultServer]) -> None:
-    async with asking(make) as it:
-        whole = it.server.reply(Answer(calls=[Call("c1", "look", {"at": "x" * 400})]))
+    async with connected(make) as caller:
+        whole = caller.server.reply(Answer(calls=[Call("c1", "look", {"at": "x" * 400})]))
         written = []
         for chunks in range(1, len(whole.chunks) - 1):
-            it.server.script(whole.cut_after(chunks))
-            await it.failure()
-            written.append(it.meter.written_chars)
+            caller.server.script(whole.cut_after(chunks))
+            await caller.failure()
+            written.append(caller.meter.written_chars)
         assert max(written) > 200, "`arguments_in` does not find the arguments"
 
 
 async def what_it_lacks_is_named(make: Callable[[], FaultServer]) -> None:
-    async with asking(make) as it:
-        provider = it.server.provider()
+    async with connected(make) as caller:
+        provider = caller.server.provider()
         nameless = provider.stream("", request(), CallInfo(session_id="s", request=1, attempt=1))
         try:
             await anext(nameless)
@@ -475,8 +478,8 @@ async def what_it_lacks_is_named(make: Callable[[], FaultServer]) -> None:
             with patch.dict(sys.modules, {package: None}):
                 missing = type(provider).missing(Settings())
                 assert package in (missing or ("",))[0], "the doctor says nothing of the package"
-                assert f"pip install 'turnkeeper[{package}]'" in (await it.failure()).message
-        assert it.server.requests == []
+                assert f"pip install 'turnkeeper[{package}]'" in (await caller.failure()).message
+        assert caller.server.requests == []
 
 
 EVERY_PROVIDER: Sequence[Check] = (

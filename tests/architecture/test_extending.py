@@ -42,7 +42,6 @@ def test_agt_4_the_first_models_are_those_of_the_vendors_whose_keys_choose_them(
 
 KNOW_A_VENDOR = {
     "models/ids.py": "the list",
-    "models/settings/settings.py": "whose key chooses the first model",
     "models/transcript/model_call.py": "OpenAI's maximum of tools, which a session shows",
 }
 

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Self
 
 from turnkeeper.activities.providers.offline.model import OfflineModel
 from turnkeeper.activities.providers.offline.provider import OfflineProvider, ScriptedModel
@@ -16,8 +16,11 @@ class OfflineScript(FaultServer):
     model = "offline:script/kit"
 
     def __init__(self) -> None:
-        self._folder = TemporaryDirectory(prefix="script-")
         self._responses: list[dict[str, Any]] = []
+
+    async def __aenter__(self) -> Self:
+        self._folder = TemporaryDirectory(prefix="script-")
+        return self
 
     async def __aexit__(self, *failure: Any) -> None:
         self._folder.cleanup()

@@ -314,8 +314,8 @@ def _answer(intent: Intent, conversation: Conversation, tools: _Tools) -> str:
             return _quote_result(tools.run("file_list", "list the files", path=folder))
         case "longest file":
             files = tools.run("file_list", "list the files", path=folder, pattern="*")
-            found = re.findall(_SIZED_FILE, "\n".join(files.lines))
-            size, longest = max(((int(size.replace(",", "")), path) for path, size in found), default=(0, ""))
+            sizes = re.findall(_SIZED_FILE, "\n".join(files.lines))
+            size, longest = max(((int(size.replace(",", "")), path) for path, size in sizes), default=(0, ""))
             nothing = files.failure or "I see no files in this workspace."
             return f"The longest file is {longest}: it has {size:,} bytes." if longest else nothing
         case "search":

@@ -57,21 +57,6 @@ async def failure(provider: Provider) -> ModelError:
     return raised.value
 
 
-async def test_agt_11_an_answer_is_streamed_and_then_whole(wire: AnthropicWire) -> None:
-    wire.script(WHOLE)
-    deltas, response = await ask(wire.provider())
-    assert [(delta.kind, delta.text) for delta in deltas] == [
-        ("think", "Where "),
-        ("think", "is it?"),
-        ("respond", "There is"),
-        ("respond", " a chair."),
-        ("call", "look"),
-    ]
-    assert (response.text, response.thinking, response.stop) == ("There is a chair.", "Where is it?", "tool_calls")
-    assert [(call.id, call.name, call.args) for call in response.calls] == [("toolu_1", "look", {"at": "left"})]
-    assert response.request_id == "req_1"
-
-
 async def test_agt_11_one_request_is_made_with_the_key_and_no_more_than_was_encoded(wire: AnthropicWire) -> None:
     wire.script(WHOLE)
     await ask(wire.provider())
