@@ -86,6 +86,10 @@ class VendorRefusal:
     status: int
     """The HTTP status, or in a stream the number in its place; below 400: there is none."""
     words: str
+    parameter: str = ""
+    """The part of the request that it blames, by its own name for it."""
+    of_attachments: AttachmentRefusal | None = None
+    """What it refuses, if the request has images or PDFs."""
 
 
 @dataclass(frozen=True)
@@ -125,28 +129,23 @@ class ModelError(TurnkeeperError):
         *,
         retry_after: float | None = None,
         should_retry: bool | None = None,
-        parameter: str | None = None,
         vendor: str = "",
         lasting: str = "",
-        attachment_refusal: AttachmentRefusal | None = None,
         refusal: VendorRefusal | None = None,
     ) -> None:
         """Create the error. `retry_after` is in seconds, `should_retry` is the vendor's own statement, if any.
 
-        `parameter` is the part of the request that the vendor blames, by the vendor's name for it. `vendor` is the
-        vendor's name for sentences. `lasting` marks a failure that may be the same each time, and is equal for equal
-        ones: after a few of these it is final. Empty: it passes by its nature, and the limits of its type apply.
-        `attachment_refusal` is what the vendor refuses if the request has images or PDFs. `refusal`: its own words.
+        `vendor` is the vendor's name for sentences. `lasting` marks a failure that may be the same each time, and is
+        equal for equal ones: after a few of these it is final. Empty: it passes by its nature, and the limits of its
+        type apply. `refusal`: what the vendor says of a request that it refused, if a part of it may be the reason.
         """
         super().__init__(message)
         self.error_type = error_type
         self.message = message
         self.retry_after = retry_after
         self.should_retry = should_retry
-        self.parameter = parameter
         self.vendor = vendor
         self.lasting = lasting
-        self.attachment_refusal = attachment_refusal
         self.refusal = refusal
         self.is_unexplained = False
         """Whether the vendor refused the request and blamed no part of it."""

@@ -94,17 +94,16 @@ def error_from(
         kind = "bad_request"  # llama.cpp, for an image
     retry_after, should_retry = _retry_after(status, headers, parsed, kind, now=now), should_retry_of(headers)
     lasting = "" if retry_after is not None or should_retry else _lasting(status, parsed, kind)
+    refusal = VendorRefusal(effective_status, parsed.message, parsed.parameter, refused_media)
     is_of_account = parsed.codes & OF_THE_ACCOUNT or NOT_IN_THIS_COUNTRY.search(parsed.message)
     return ModelError(
         "auth" if kind == "permission" else kind,
         _sentence(kind, parsed.message, where, request, is_quoted=bool(lasting)),
         retry_after=retry_after,
         should_retry=should_retry,
-        parameter=parsed.parameter or None,
         vendor=vendor.title,
         lasting=lasting,
-        attachment_refusal=refused_media,
-        refusal=None if is_of_account else VendorRefusal(effective_status, parsed.message),
+        refusal=None if is_of_account else refusal,
     )
 
 
