@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from turnkeeper.activities.providers.protocol import AttachmentProblem, CallInfo, Delta, ErrorKind
+from turnkeeper.activities.providers.protocol import AttachmentProblem, CallInfo, Delta, ErrorKind, ModelError
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
 
@@ -56,6 +56,9 @@ class Vendor:
             fix = f"run `export {self.key}=...` before you start the worker, or set another model"
             return f"{self.key} is not set", fix
         return None
+
+    def no_key_error(self) -> ModelError:
+        return ModelError("auth", f"no key is set; set {self.key} for the worker")
 
 
 class Provider(ABC):

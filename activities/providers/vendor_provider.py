@@ -20,7 +20,7 @@ from turnkeeper.activities.providers.refused_parts.sending import RefusedParts
 from turnkeeper.activities.providers.wire.transport import Event, Transport, VendorStream
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.tokens import weighted_chars
-from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolSpec, supported_tools
+from turnkeeper.models.transcript.model_call import MAX_TOOLS, ModelRequest, ModelResponse, ToolSpec, supported_tools
 from turnkeeper.models.transcript.trajectory import Usage
 
 _log = logging.getLogger(__name__)
@@ -71,8 +71,8 @@ class VendorProvider(Provider):
     """Where requests are sent, below the vendor's address."""
     refusable: RefusableApi
     """What may be left out of a request."""
-    max_tools: ClassVar[int | None] = None
-    """More tools are not offered (`supported_tools`), and the log names them."""
+    limits_tools: ClassVar[bool] = False
+    """Whether at most `MAX_TOOLS` tools are offered (`supported_tools`); the log names the others."""
     run_out = 0.5
     """Seconds to read on after an answer is complete: for its usage, and so that its connection can be reused."""
 
@@ -88,7 +88,7 @@ class VendorProvider(Provider):
 
         `silence_timeout`: for how many seconds the vendor may send nothing.
         """
-        self._address = {"base_url": base_url, "api_key": api_key}
+        self.address = {"base_url": base_url, "api_key": api_key}
         self._transport = Transport(self.vendor, self.client, silence_timeout=silence_timeout, sends_key=sends_key)
         self._refused = RefusedParts(self.refusable)
         self._logged_tools: set[str] = set()
@@ -99,7 +99,10 @@ class VendorProvider(Provider):
 
     @abstractmethod
     def client(self, sdk: ModuleType, http: Any) -> Any:
-        """Return the SDK's asynchronous client with this `http_client` and without retries. It may raise as the SDK."""
+        """Return the SDK's asynchronous client for `address`, with this `http_client` and without retries.
+
+        It may raise what the SDK raises, and `vendor.no_key_error()`.
+        """
 
     @abstractmethod
     def encode(self, request: ModelRequest, name: str, info: CallInfo, parts: Parts) -> Body:
@@ -121,7 +124,7 @@ class VendorProvider(Provider):
         if not name:
             example = f"{self.vendor.name}:{self.vendor.example}"
             raise ModelError("not_found", f"write its name after the colon, as in {example!r}")
-        if self.max_tools is not None and len(request.head.tools) > self.max_tools:
+        if self.limits_tools:
             self._log_omitted(request.head.tools)
 
         def encode(trimmed: ModelRequest, parts: Parts) -> Body:
@@ -168,4 +171,4 @@ class VendorProvider(Provider):
         omitted = [tool.name for tool in tools if tool.name not in excluded]
         if omitted:
             self._logged_tools.update(omitted)
-            _log.warning("%s takes %d tools; not offered: %s", self.vendor.title, self.max_tools, ", ".join(omitted))
+            _log.warning("%s takes %d tools; not offered: %s", self.vendor.title, MAX_TOOLS, ", ".join(omitted))

@@ -278,9 +278,9 @@ class AnthropicProvider(VendorProvider):
 
     def client(self, sdk: ModuleType, http: Any) -> Any:
         # The SDK's own tracing is off: tracing is configured in one place.
-        client = sdk.AsyncAnthropic(**self._address, http_client=http, max_retries=0, open_telemetry=False)
+        client = sdk.AsyncAnthropic(**self.address, http_client=http, max_retries=0, open_telemetry=False)
         if not (client.api_key or client.auth_token or client.credentials):
-            raise self._transport.no_key()
+            raise self.vendor.no_key_error()
         return client
 
     def encode(self, request: ModelRequest, name: str, info: CallInfo, parts: Parts) -> Body:

@@ -65,7 +65,6 @@ from turnkeeper.activities.providers.visible_request import FULL, TEXT_ONLY
 from turnkeeper.activities.providers.wire.transport import Event
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import (
-    MAX_TOOLS,
     CallPart,
     ModelRequest,
     ModelResponse,
@@ -454,7 +453,7 @@ class OpenAIChatProvider(VendorProvider):
         key="openai_chat.api_key",
         package="openai",
     )
-    max_tools = MAX_TOOLS
+    limits_tools = True
     path = "/chat/completions"
     refusable = RefusableApi(
         bounds=("max_tokens", "max_completion_tokens"),
@@ -506,7 +505,7 @@ class OpenAIChatProvider(VendorProvider):
 
     def client(self, sdk: ModuleType, http: Any) -> Any:
         nothing = sdk.Omit()
-        client = sdk.AsyncOpenAI(**self._address, http_client=http, max_retries=0)
+        client = sdk.AsyncOpenAI(**self.address, http_client=http, max_retries=0)
         # Overrides `OPENAI_CUSTOM_HEADERS`, which the SDK offers no other way to ignore.
         client._custom_headers = {"OpenAI-Organization": nothing, "OpenAI-Project": nothing}
         return client

@@ -74,7 +74,6 @@ from turnkeeper.activities.providers.visible_request import (
 from turnkeeper.activities.providers.wire.transport import Event
 from turnkeeper.models.transcript.attachments import ImageAttachment
 from turnkeeper.models.transcript.model_call import (
-    MAX_TOOLS,
     CallPart,
     ModelMessage,
     ModelRequest,
@@ -413,7 +412,7 @@ class OpenAIProvider(VendorProvider):
         prices="openai",
         no_path_advice=" (one without /responses is for 'openai-chat:')",
     )
-    max_tools = MAX_TOOLS
+    limits_tools = True
     path = "/responses"
     refusable = RefusableApi(
         sight_of=sight_of,
@@ -424,9 +423,9 @@ class OpenAIProvider(VendorProvider):
     )
 
     def client(self, sdk: ModuleType, http: Any) -> Any:
-        client = sdk.AsyncOpenAI(**self._address, http_client=http, max_retries=0)
+        client = sdk.AsyncOpenAI(**self.address, http_client=http, max_retries=0)
         if not client.api_key:
-            raise self._transport.no_key()
+            raise self.vendor.no_key_error()
         return client
 
     def encode(self, request: ModelRequest, name: str, info: CallInfo, parts: Parts) -> Body:

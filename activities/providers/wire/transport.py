@@ -208,7 +208,7 @@ class Transport:
         except ModelError:
             raise
         except self._sdk.APIError.__base__:  # OpenAI's SDK without a key
-            raise self.no_key() from None
+            raise self.vendor.no_key_error() from None
         except (ValueError, self._http.InvalidURL):
             raise self._misconfigured_error("check") from None
 
@@ -233,7 +233,7 @@ class Transport:
         except (sdk.APIConnectionError, http.TransportError) as error:
             raise self._connection_error(error.__cause__ if isinstance(error, sdk.APIError) else error) from None
         except sdk.APIError.__base__:  # credentials that could not be obtained
-            raise self.no_key() from None
+            raise self.vendor.no_key_error() from None
         except (http.RequestError, http.StreamError):  # a body that can't be decompressed
             raise self._compressed_error() from None
 
@@ -259,9 +259,6 @@ class Transport:
     def _compressed_error(self) -> ModelError:
         """Return the error of an unrequested compression, which a retry would have too."""
         return self.unreadable_error("it is compressed, which was not asked for", should_retry=False)
-
-    def no_key(self) -> ModelError:
-        return ModelError("auth", f"no key is set; set {self.vendor.key} for the worker")
 
     def broken_off_error(self, *, lasting: str = "") -> ModelError:
         """Return the error of an answer that broke off (AGT-3)."""

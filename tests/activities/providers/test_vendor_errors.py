@@ -2,7 +2,9 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from functools import partial
@@ -707,3 +709,16 @@ def test_agt_9_a_huge_request_is_compared_in_little_time(filler: str) -> None:
     huge = filler * (2_000_000 // len(filler))
     request = {"input": [{"role": "user", "content": huge}]}
     assert cpu_seconds(lambda: judged(400, openai(huge), request_body=request)) < 5
+
+
+def test_agt_9_a_vendors_own_words_are_read_before_those_of_all() -> None:
+    words = {"quota": (frozenset({"teapot"}), re.compile("prompt is too long for your plan"))}
+    picky = replace(
+        ACME, error_words=words, attachment_words={"too_many": (frozenset(), re.compile("one cat, please"))}
+    )
+    for status, error in ((400, {"code": "teapot"}), (400, {"message": "prompt is too long for your plan"})):
+        assert error_from(status, {}, {"error": error}, vendor=picky, now=NOW).error_type == "quota"
+    refusal = error_from(400, {}, {"error": {"message": "one cat, please"}}, vendor=picky, now=NOW).refusal
+    assert refusal
+    assert refusal.of_attachments
+    assert refusal.of_attachments.problem == "too_many"
