@@ -34,7 +34,7 @@ Fault = Literal[
     "rate_limited", "overloaded", "provider_error", "auth", "permission", "quota", "not_found", "bad_request",
     "context_too_long", "stale_reasoning"
 ]  # fmt: skip
-"""What a vendor can be made to refuse a request with, in its own format."""
+"""Errors with which a vendor can reject a request, in its own format."""
 
 
 @dataclass(frozen=True)
@@ -283,7 +283,7 @@ class FaultServer(ABC):
     """What a provider under test asks, and what that answers. `async with` starts and ends it."""
 
     model: str
-    """One of its models, as `provider:name`."""
+    """The session's model name for this server, as `provider:name`."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -316,7 +316,7 @@ class VendorServer(FaultServer):
 
     @property
     def base_url(self) -> str:
-        """What the provider is given as the vendor's address."""
+        """The vendor's address for the provider."""
         return self.server.base_url
 
     @property

@@ -21,7 +21,7 @@ ErrorWords = tuple[frozenset[str], re.Pattern[str]]
 
 @dataclass(frozen=True)
 class Vendor:
-    """What there is to know of a vendor without asking it: to name it, to check an installation, to read its errors."""
+    """The facts about a vendor: to name it, to check an installation, to read its errors."""
 
     name: str
     """What the names of its models begin with: `anthropic`."""
@@ -38,7 +38,7 @@ class Vendor:
     prices: str | None = None
     """Its name in genai-prices; empty: its models are free; `None`: what they cost is unknown."""
     no_path_advice: str = ""
-    """What to do if the address has no such path."""
+    """The advice if the address has no such path."""
     conversation_fields: Sequence[str] = ("messages", "input")
     """The fields of a request that a smaller window of the conversation shortens."""
     prompt_fields: Sequence[str] = ("system", "instructions")

@@ -22,11 +22,11 @@ from turnkeeper.models.transcript.attachments import (
     CodeAttachment,
     FileAttachment,
     ImageAttachment,
-    content_of,
+    decode_content,
+    detect_image_type,
     has_inline_content,
-    image_type_of,
     is_text,
-    named_in_text,
+    placeholder_text,
 )
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest
 
@@ -92,7 +92,7 @@ def media_in(request: ModelRequest) -> Iterator[Medium]:
 
 
 def id_of(medium: Medium) -> str:
-    """Return what identifies a content in all sessions: the hash of its bytes, or its address.
+    """Return a global id of an attachment: the hash of its bytes, or its URL.
 
     >>> id_of(ImageAttachment(type="image", url="https://example.com/cat.png"))
     'https://example.com/cat.png'
@@ -134,7 +134,7 @@ def _visible_message(message: ModelMessage, sight: Sight, withheld: WithheldNote
 
 def _render(attachment: Attachment, sight: Sight, withheld: WithheldNote) -> tuple[str, Medium | None]:
     """Return an attachment as text, and as an image or a PDF if the model gets it."""
-    name = named_in_text(_with_size(attachment))
+    name = placeholder_text(_with_size(attachment))
     if isinstance(attachment, CodeAttachment):
         is_missing = attachment.hash is not None and not has_inline_content(attachment)
         return (
@@ -176,7 +176,7 @@ def _as_image(attachment: Attachment) -> Attachment:
         return attachment
     kind = attachment.media_type
     with suppress(ValueError):
-        kind = image_type_of(b64decode(attachment.data[:IMAGE_SIGNATURE_CHARS])) or kind
+        kind = detect_image_type(b64decode(attachment.data[:IMAGE_SIGNATURE_CHARS])) or kind
     if isinstance(attachment, ImageAttachment):
         return attachment.model_copy(update={"media_type": kind})
     return ImageAttachment.model_validate({**attachment.model_dump(), "type": "image", "media_type": kind})
@@ -187,7 +187,7 @@ def _text_in(file: FileAttachment) -> str | None:
     if not is_text(file.media_type):
         return None
     try:
-        content = content_of(file) or b""
+        content = decode_content(file) or b""
         return None if b"\0" in content else content.decode()
     except ValueError:
         return None

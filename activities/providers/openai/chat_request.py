@@ -80,7 +80,7 @@ REQUIRABLE = {"reasoning_content": " ", "content": ""}
 models, in a new segment, in a step without thinking or text. Some servers treat "" as missing thinking."""
 
 NO_SIGNATURE = "skip_thought_signature_validator"
-"""What Google accepts in place of the signature of a step's first call."""
+"""A placeholder that Google accepts as the signature of a step's first call."""
 
 _NEEDS_SIGNATURES = re.compile(r"gemini-(?![12]\b)")
 _TELLING_ID = re.compile(r"functions\.[\w-]+:\d+|.{65,}", re.DOTALL)

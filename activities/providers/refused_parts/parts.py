@@ -24,10 +24,10 @@ NEVER_OMITTED = frozenset({"model", "messages", "input", "stream", "system", "in
 
 @dataclass(frozen=True)
 class RefusableApi:
-    """What may be left out of an API's requests."""
+    """The parts that can be left out of an API's requests."""
 
     sight_of: Callable[[str], Sight] = lambda name: FULL
-    """What a model's name says about the attachments that it reads. Where it is not sure, all are sent."""
+    """Returns the kinds of attachments that a model reads, by its name. Where that is not sure, all are sent."""
     bounds: tuple[str, ...] = ()
     """Parameters with a number that a model may limit."""
     needed: frozenset[str] = frozenset()
@@ -47,7 +47,7 @@ class RefusableApi:
     learns_sight: bool = True
     """Whether a refusal of a kind of attachments is remembered for the model."""
     advice_without_tools: str = ""
-    """What to do if a model takes no tools."""
+    """The advice if a model does not support tools."""
 
 
 class Parts:

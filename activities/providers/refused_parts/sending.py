@@ -56,7 +56,7 @@ _Parts = LRUCache[tuple[str, str, str], tuple[RefusedPart, float]]
 
 
 class RefusedParts:
-    """What one endpoint's models refuse, and the contents that they have read. `clock` returns seconds."""
+    """The parts that one endpoint's models refuse, and the contents that they have read. `clock` returns seconds."""
 
     def __init__(self, api: RefusableApi, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.api = api
