@@ -462,7 +462,7 @@ class OpenAIChatProvider(VendorProvider):
         missing_in=missing_in,
         advice_without_tools="openai_chat.protocol='text' is for models without tool calling",
     )
-    run_out = 5.0
+    run_out = 5.0  # its usage comes in a chunk of its own, behind the end of the answer
 
     def __init__(
         self,
