@@ -33,7 +33,7 @@ async def test_api_4_without_access_a_prompt_is_answered(shared_env: Environment
 
 
 @pytest.mark.parametrize("features", [(), OTHERS])
-def test_api_4_without_access_no_gateway_asks_for_a_key_that_nobody_checks(
+def test_api_4_without_access_an_authentication_in_the_settings_is_an_error(
     features: tuple[str, ...], tmp_path: Path
 ) -> None:
     settings = Settings(state_dir=tmp_path, features=features, auth={"keys": True}, api_host="0.0.0.0")

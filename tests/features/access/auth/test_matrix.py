@@ -63,7 +63,7 @@ def test_api_4_every_route_of_the_gateway_says_who_may_use_it(app: FastAPI) -> N
     assert [route.name for route in routes(app) if route.access is None] == []
 
 
-async def test_api_4_a_route_that_does_not_say_who_may_use_it_is_for_nobody(tmp_path: Path) -> None:
+async def test_api_4_a_route_without_a_role_is_refused_to_everybody(tmp_path: Path) -> None:
     app = create_app(Settings(state_dir=tmp_path))
     app.add_api_route("/new", lambda: "secret", methods=["GET"])
     app.mount("/files", StaticFiles(directory=tmp_path))
