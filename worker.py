@@ -150,7 +150,9 @@ def new_identity() -> str:
 
 def build_providers(settings: Settings) -> ProviderRegistry:
     def offline() -> OfflineProvider:
-        model = OfflineModel(words_per_second=settings.offline_words_per_second)
+        parts = filter(None, (feature.worker for feature in enabled(settings.features)))
+        texts = {system: text_of for part in parts for system, text_of in part.offline_texts.items()}
+        model = OfflineModel(words_per_second=settings.offline_words_per_second, texts=texts)
         return OfflineProvider(model, ScriptedModel(settings.scripts_dir))
 
     def anthropic() -> AnthropicProvider:

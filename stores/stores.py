@@ -6,13 +6,14 @@ from typing import Self
 from turnkeeper.features.access.audit.store import Audit
 from turnkeeper.features.access.auth.api_keys import ApiKeys
 from turnkeeper.features.access.auth.logins import Logins
-from turnkeeper.features.tasks.stores.task_handles import TaskHandles
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.settings.settings import Settings, SettingsError
 from turnkeeper.stores.archive import Archive
 from turnkeeper.stores.blobs import Blobs, attachments_owner, document_owner, opaque_owner
 from turnkeeper.stores.database import OTHER_TABLES
 from turnkeeper.stores.database.database import Database
+from turnkeeper.stores.database.rows import delete_rows
+from turnkeeper.stores.database.tables import TASK_HANDLES
 from turnkeeper.stores.prompts import Prompts
 from turnkeeper.stores.session_index import IndexWriter, SessionIndex
 
@@ -28,7 +29,6 @@ class Stores:
     archive: Archive
     blobs: Blobs
     prompts: Prompts
-    task_handles: TaskHandles
     api_keys: ApiKeys
     logins: Logins
     index: SessionIndex
@@ -53,7 +53,6 @@ class Stores:
             Archive(database),
             Blobs(database),
             Prompts(database),
-            TaskHandles(database),
             ApiKeys(database),
             Logins(database),
             index,
@@ -72,7 +71,7 @@ class Stores:
         await self.blobs.delete_data(attachments_owner(session_id))
         await self.blobs.delete_data(document_owner(session_id))
         await self.prompts.delete(session_id)
-        await self.task_handles.delete(session_id)
+        await delete_rows(self.database, TASK_HANDLES, session_id)
         await self.index.delete(session_id)
         return await self.archive.delete(session_id)
 

@@ -22,11 +22,11 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.archive import ArchiveActivities
     from turnkeeper.activities.model_request.local_context_cache import MOVES, CacheKey
-    from turnkeeper.features.tasks.session.task_view import FINAL
     from turnkeeper.models.session.archive.archive_messages import ArchiveMove, ArchiveOrder
     from turnkeeper.models.session.archive.archive_moves import final_moves, next_copy, next_move, next_step_move
     from turnkeeper.models.session.archive.index_entries import entry_of, listed_status
     from turnkeeper.models.session.session import Session
+    from turnkeeper.models.transcript.task_view import FINAL
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.background import run_in_background
 

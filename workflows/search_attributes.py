@@ -6,7 +6,8 @@ from urllib.parse import quote, unquote
 
 from temporalio.common import SearchAttributeKey
 
-from turnkeeper.features.tasks.session.task_input import NO_PARENT, TaskInput
+from turnkeeper.features.tasks.session.task_input import TaskInput
+from turnkeeper.models.transcript.task_view import NO_PARENT
 
 CoarseStatus = Literal["open", "awaiting_approval", "ended"]
 

@@ -9,13 +9,13 @@ from temporalio import workflow
 from temporalio.common import SearchAttributeKey
 
 from turnkeeper.features.tasks.session.new_sub_task import chat_url_of
-from turnkeeper.features.tasks.session.task_view import SubTask
 from turnkeeper.models.session.approvals import PendingApproval
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.views import approvals_of
 from turnkeeper.models.texts.counted import counted
 from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.refused_parts import left_out_text
+from turnkeeper.models.transcript.task_view import SubTask
 from turnkeeper.models.transcript.trajectory import ToolCall, Usage, dollars
 
 with workflow.unsafe.imports_passed_through():

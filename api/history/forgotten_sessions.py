@@ -16,7 +16,7 @@ from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.deletions import find_deletion, find_first_run
 from turnkeeper.api.timeouts import Timeouts
-from turnkeeper.features.tasks.session.task_input import NO_PARENT, TaskInput
+from turnkeeper.features.tasks.session.task_input import TaskInput
 from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.session.carried_state import CarriedState
 from turnkeeper.models.session.messages import SessionInput
@@ -24,6 +24,7 @@ from turnkeeper.models.session.queue.prompt_queue import QueueState
 from turnkeeper.models.session.queue.prompts import Fate
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.task_view import NO_PARENT
 from turnkeeper.models.transcript.trajectory import Usage
 from turnkeeper.models.transcript.transcript import TranscriptState
 from turnkeeper.stores.archive import ArchivedTurn

@@ -43,7 +43,7 @@ from turnkeeper.features.mcp.approvals import ApprovalForm, AwaitingCall, awaiti
 from turnkeeper.features.mcp.results import EXPECTED, arguments_error, is_temporary, rpc_error, sentence_of, task_result
 from turnkeeper.features.tasks.api.tasks import Tasks
 from turnkeeper.features.tasks.session.task_state import summary_of_answer, task_status
-from turnkeeper.features.tasks.stores.task_handles import TaskHandle
+from turnkeeper.features.tasks.stores.task_handles import TaskHandle, TaskHandles
 from turnkeeper.models.http_responses import AuditAction, PromptFate, Task, TaskResult
 from turnkeeper.models.ids import WorkflowId, session_id_of, tenant_of
 from turnkeeper.models.session.messages import CancelTurn, StateRequest
@@ -204,7 +204,7 @@ class TasksExtension:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._handles = services.stores.task_handles
+        self._handles = TaskHandles(services.stores.database)
 
     def install(self, server: Server[Any]) -> None:
         server.extensions[EXTENSION] = {}

@@ -9,7 +9,6 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, Field, ValidationError, WithJsonSchema
 
 from turnkeeper.features.tasks.rules.enrichment import first_prompt
-from turnkeeper.features.tasks.rules.history_policy import HandOffPresets
 from turnkeeper.features.tasks.session.task_input import TaskInput
 from turnkeeper.features.tasks.session.task_state import TaskOutcome
 from turnkeeper.models.context.context_view import TURNS_A_PAGE
@@ -21,6 +20,7 @@ from turnkeeper.models.session.carried_state import CarriedState
 from turnkeeper.models.session.defaults import DEFAULT_MODEL, DEFAULT_SYSTEM_PROMPT
 from turnkeeper.models.session.queue.prompts import PromptSignal, check_text, rejection_for
 from turnkeeper.models.session.tools.tool_policy import ToolPolicy
+from turnkeeper.models.settings.history_policy import HandOffPresets
 from turnkeeper.models.texts.one_line import one_line
 from turnkeeper.models.wire import Change, Compact, Frozen, Person, Reason, Strict, UndecodablePayload, UtcDatetime
 

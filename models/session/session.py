@@ -14,7 +14,6 @@ from turnkeeper.features.tasks.session.allowance import Accounts, Allowance, Amo
 from turnkeeper.features.tasks.session.sub_tasks import SubTasks
 from turnkeeper.features.tasks.session.task_specs import REPORT_PROGRESS_SPEC, RUN_TASK_SPEC
 from turnkeeper.features.tasks.session.task_state import OwnTask, TaskChange, TaskOutcome
-from turnkeeper.features.tasks.session.task_view import SubTask
 from turnkeeper.models.context.model_context import ModelContext
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import PublicId
@@ -32,6 +31,7 @@ from turnkeeper.models.session.turn.turn_slot import TurnSlot
 from turnkeeper.models.transcript.attachments import json_bytes
 from turnkeeper.models.transcript.conversation import ConversationMessage, SessionStatus
 from turnkeeper.models.transcript.model_call import RequestHead, ToolSpec
+from turnkeeper.models.transcript.task_view import SubTask
 from turnkeeper.models.transcript.trajectory import ToolResult, Usage
 from turnkeeper.models.transcript.transcript import Transcript
 

@@ -6,7 +6,6 @@ Every answer is bounded, and its cost depends on its own size, not on that of th
 from collections.abc import Sequence
 
 from turnkeeper.features.tasks.session.task_state import TaskChange, TaskOutcome, bound_answer, task_status
-from turnkeeper.features.tasks.session.task_view import FINAL, TaskStatus, TaskView
 from turnkeeper.models.context.context_view import ContextView, context_view
 from turnkeeper.models.replay_text.turns import ReplayTurns
 from turnkeeper.models.session.approvals import PendingApprovals, pending_approvals
@@ -15,6 +14,7 @@ from turnkeeper.models.session.queue.prompt_queue import QUEUED_PROMPT_BYTES
 from turnkeeper.models.session.queue.prompts import ParkedPrompt, Prompt, QueuedPrompt, QueueView
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.transcript.conversation import ConversationState, ConversationUpdate, SessionSummary
+from turnkeeper.models.transcript.task_view import FINAL, TaskStatus, TaskView
 
 
 def state_of(session: Session, request: StateRequest | None = None) -> ConversationState:

@@ -13,12 +13,12 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.summarisation import SummaryActivities
     from turnkeeper.features.tasks.activities import HandOffActivities
     from turnkeeper.features.tasks.session.new_sub_task import CondenseCall, CondenseOutcome
-    from turnkeeper.features.tasks.session.task_view import CondensedTexts
     from turnkeeper.features.tasks.session.tree import budgets_of
     from turnkeeper.models.context.model_view import digest_of
     from turnkeeper.models.texts.counted import counted
     from turnkeeper.models.tokens import estimate_tokens
     from turnkeeper.models.transcript.model_call import ModelRequest, SummaryCall, SummaryOutcome
+    from turnkeeper.models.transcript.task_view import CondensedTexts
     from turnkeeper.models.transcript.trajectory import BlobRef
     from turnkeeper.models.wire import REASON_CHARS
     from turnkeeper.workflows import activity_options

@@ -4,18 +4,18 @@ from datetime import datetime
 
 from pydantic import JsonValue
 
-from turnkeeper.features.tasks.rules.history_policy import HandOffPresets
 from turnkeeper.features.tasks.rules.inheritance import Inheritance
 from turnkeeper.features.tasks.rules.text_room import has_attachments
 from turnkeeper.features.tasks.session.allowance import Amount, Caps, TaskAllowance
 from turnkeeper.features.tasks.session.task import prepare_task
 from turnkeeper.features.tasks.session.task_arguments import RunTask
 from turnkeeper.features.tasks.session.task_input import TaskInput
-from turnkeeper.features.tasks.session.task_view import SubTask
 from turnkeeper.models.ids import PublicId
 from turnkeeper.models.session.messages import SessionInput, title_of
 from turnkeeper.models.session.session import Session
+from turnkeeper.models.settings.history_policy import HandOffPresets
 from turnkeeper.models.transcript.model_call import CompactUsage
+from turnkeeper.models.transcript.task_view import SubTask
 from turnkeeper.models.transcript.trajectory import BlobRef
 from turnkeeper.models.wire import Compact, UtcDatetime
 

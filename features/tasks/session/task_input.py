@@ -3,19 +3,15 @@
 from pydantic import Field
 
 from turnkeeper.features.tasks.rules.enrichment import first_prompt
-from turnkeeper.features.tasks.rules.hand_off import TaskValidationWarning
 from turnkeeper.features.tasks.rules.task_context import TaskContext
 from turnkeeper.features.tasks.session.allowance import TaskAllowance
-from turnkeeper.features.tasks.session.task_view import HandOffReport
 from turnkeeper.models.ids import ID_PATTERN
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.queue.prompts import PromptSignal
 from turnkeeper.models.transcript.attachments import Attachment, json_bytes
+from turnkeeper.models.transcript.task_view import HandOffReport, TaskValidationWarning
 from turnkeeper.models.transcript.trajectory import BlobRef
 from turnkeeper.models.wire import Compact, Items
-
-NO_PARENT = "none"
-"""The parent of a task that no session has started, where sessions that are no task have none either."""
 
 
 class TextsToCondense(Compact):

@@ -25,13 +25,13 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.features.tasks.session.task_arguments import RunTask
     from turnkeeper.features.tasks.session.task_input import DESCRIPTION_BYTES, MEMO_KEY, TaskNote
     from turnkeeper.features.tasks.session.task_state import TaskChange, TaskOutcome
-    from turnkeeper.features.tasks.session.task_view import SubTask
     from turnkeeper.models.bounds import head_within
     from turnkeeper.models.ids import WorkflowId, sibling_id, tenant_of
     from turnkeeper.models.session.messages import SessionEnd, SessionInput
     from turnkeeper.models.session.session import Session
     from turnkeeper.models.session.views import due_task_change
     from turnkeeper.models.transcript.large_texts import cut_result
+    from turnkeeper.models.transcript.task_view import SubTask
     from turnkeeper.models.transcript.trajectory import BlobRef, ToolResult
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.background import run_in_background

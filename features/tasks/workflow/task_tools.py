@@ -24,8 +24,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from turnkeeper.features.tasks.session.task_arguments import RunTask, read_progress, read_run_task
     from turnkeeper.features.tasks.session.task_specs import REPORT_PROGRESS, RUN_TASK, TASK_TOOLS
-    from turnkeeper.features.tasks.session.task_state import TaskOutcome, history_notes, tool_result_of
-    from turnkeeper.features.tasks.session.task_view import SubTask, TaskStatus
+    from turnkeeper.features.tasks.session.task_state import TaskOutcome, tool_result_of
     from turnkeeper.features.tasks.session.tree import void_task
     from turnkeeper.features.tasks.workflow.allowance import TurnAllowance
     from turnkeeper.features.tasks.workflow.sub_tasks import (
@@ -39,6 +38,8 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.limits import LARGE_RESULT_BYTES
     from turnkeeper.models.session.messages import SessionEnd, SessionInput
     from turnkeeper.models.transcript.large_texts import fits_inline, resolve_args
+    from turnkeeper.models.transcript.notes import history_notes
+    from turnkeeper.models.transcript.task_view import SubTask, TaskStatus
     from turnkeeper.models.transcript.trajectory import ToolCall, ToolResult
     from turnkeeper.workflows.turn.turn_scope import TurnScope
 

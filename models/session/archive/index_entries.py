@@ -1,11 +1,10 @@
 """The entry of a session in the index (API-1)."""
 
-from turnkeeper.features.tasks.session.task_input import NO_PARENT
-from turnkeeper.features.tasks.session.task_view import TaskStatus
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.views import task_status_of
 from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.index_entry import IndexEntry, IndexStatus, preview_of
+from turnkeeper.models.transcript.task_view import NO_PARENT, TaskStatus
 
 
 def entry_of(session: Session) -> IndexEntry:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from turnkeeper.features.tasks.rules.history_policy import KEEP_ASSISTANT, KEEP_USER, HandOffPresets
 from turnkeeper.features.tasks.session.task import CreateTask, policy_of
 from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.settings.history_policy import KEEP_ASSISTANT, KEEP_USER, HandOffPresets
 from turnkeeper.models.settings.settings import Settings, SettingsError, load_settings
 
 
