@@ -36,7 +36,7 @@ from turnkeeper.activities.summarisation import SummaryActivities
 from turnkeeper.activities.toolbox.toolbox import build_toolbox
 from turnkeeper.activities.tools import ToolActivities, ToolSource
 from turnkeeper.activities.worker_feature import WorkerParts
-from turnkeeper.features import enabled
+from turnkeeper.features import enable, enabled
 from turnkeeper.models.settings.settings import Settings, load_settings
 from turnkeeper.ops.checks.worker_report import reporting
 from turnkeeper.ops.local.dead_worker import RunningReporter
@@ -85,7 +85,8 @@ def build_worker(
     tooling = ToolActivities(tools, texts, partials)
     archiving = ArchiveActivities(stores, client)
     deletion = DeletionActivities(client, stores, partials)
-    features = [part for feature in enabled(settings.features) if (part := feature.worker)]
+    enabled_features = enable(settings.features, runs_workflows=True)
+    features = [part for feature in enabled_features if (part := feature.worker)]
     parts = WorkerParts(settings, client, stores, texts, model_client)
     internals = SdkInternals(client)
     worker = Worker(

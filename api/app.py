@@ -26,7 +26,7 @@ from turnkeeper.api.routes.contents import attachments, blobs
 from turnkeeper.api.routes.temporal_ui import WebUi
 from turnkeeper.api.services import Services
 from turnkeeper.api.timeouts import Timeouts
-from turnkeeper.features import enabled
+from turnkeeper.features import enable
 from turnkeeper.features.access.auth.authentication import AuthenticationMiddleware
 from turnkeeper.features.access.auth.credentials import Authenticator
 from turnkeeper.models.settings.settings import Settings
@@ -63,7 +63,7 @@ def create_app(
     """
     timeouts = timeouts or Timeouts()
     stores, carrier = Stores.of(settings), carrier_factory(settings)
-    features = [part for feature in enabled(settings.features) if (part := feature.gateway)]
+    features = [part for feature in enable(settings.features, runs_workflows=False) if (part := feature.gateway)]
     authenticator = Authenticator(settings.auth, stores.api_keys, stores.logins, timeouts)
     rates = RequestRates(settings)
     closing = Closing()

@@ -36,7 +36,6 @@ from turnkeeper.models.session.messages import (
 )
 from turnkeeper.models.session.queue.prompts import PromptMode
 from turnkeeper.models.session.tools.tool_policy import ToolPolicy
-from turnkeeper.models.settings.history_policy import HandOffPresets
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.wire import NOT_BLANK_PATTERN, Items, Reason, Strict, UtcDatetime
 from turnkeeper.workflows.hosting.endpoint import WEB_UI_PATH, web_ui_origin
@@ -338,7 +337,7 @@ def default_input(settings: Settings, workflow_id: WorkflowId, *, user: str | No
         system_prompt=settings.system_prompt,
         limits=settings.limits,
         history=settings.history,
-        hand_off=None if settings.hand_off == HandOffPresets() else settings.hand_off,
+        features=settings.session_features,
         chat_url=chat_url(settings, workflow_id),
     )
 

@@ -37,7 +37,8 @@ from turnkeeper.models.errors import ARCHIVE_UNAVAILABLE, RejectedError
 from turnkeeper.models.http_responses import CopyReceipt
 from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.invalid_values import field_path, reason_of
-from turnkeeper.models.session.messages import SessionInput, check_outside_start
+from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.session.start import check_outside_start
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.blobs import document_owner
 from turnkeeper.stores.stores import Stores

@@ -4,9 +4,6 @@ This model is public API of running sessions: new fields have defaults (SES-19).
 a new field.
 """
 
-from turnkeeper.features.tasks.session.allowance import AllowanceState, TurnAccount
-from turnkeeper.features.tasks.session.sub_tasks import SubTasksState
-from turnkeeper.features.tasks.session.task_state import TaskState
 from turnkeeper.models.context.model_context import ContextState
 from turnkeeper.models.replay_text.turns import MovedEvents
 from turnkeeper.models.session.archive.archive_health import ArchiveState
@@ -17,7 +14,7 @@ from turnkeeper.models.session.turn.running_turn import CarriedTurn
 from turnkeeper.models.transcript.model_call import CompactUsage
 from turnkeeper.models.transcript.trajectory import Usage
 from turnkeeper.models.transcript.transcript import TranscriptState
-from turnkeeper.models.wire import Compact, Items, UtcDatetime
+from turnkeeper.models.wire import Compact, FeatureData, UtcDatetime
 
 
 class SessionFacts(Compact):
@@ -49,14 +46,8 @@ class CarriedState(SessionFacts):
     refusals: RefusalState = RefusalState()
     """What its model has refused: `Session.refusals`."""
     archive: ArchiveState = ArchiveState()
-    task: TaskState = TaskState()
-    """Of the task that the session is: `Session.own_task`."""
-    tasks: SubTasksState = SubTasksState()
-    """Of the tasks that it has started: `Session.sub_tasks`."""
-    accounts: Items[TurnAccount] = []
-    """Of a root: what its turns and the tasks of its tree may use, `Session.accounts`."""
-    allowance: AllowanceState | None = None
-    """Of a task in a tree: `Session.allowance`."""
+    features: FeatureData = {}
+    """Of each `SessionPart` that has anything to carry."""
     running: CarriedTurn | None = None
 
     @property

@@ -32,14 +32,13 @@ from turnkeeper.models.session.messages import (
     SessionInput,
     StateRequest,
     WithdrawPrompt,
-    check_outside_start,
     configured,
     parse,
     parse_cursor,
     parse_replay_request,
-    read_start,
 )
 from turnkeeper.models.session.queue.prompts import read_prompt
+from turnkeeper.models.session.start import check_outside_start, read_start
 from turnkeeper.models.transcript.model_call import ModelRequestQuery
 
 REFUSAL_BYTES = 2_048

@@ -24,6 +24,7 @@ from turnkeeper.features.tasks.session.task_input import (
     TaskNote,
     TextsToCondense,
 )
+from turnkeeper.features.tasks.session_part import with_task
 from turnkeeper.models.bounds import head_within
 from turnkeeper.models.ids import WorkflowId, workflow_id
 from turnkeeper.models.session.messages import Configure, SessionInput, configured, title_of
@@ -97,7 +98,7 @@ def task_input(
         attachments=prepared.attachments,
         to_condense=to_condense,
     )
-    return start.model_copy(update={"task": context})
+    return with_task(start, context)
 
 
 def note_of(task: CreateTask, prepared: PreparedTask) -> TaskNote:

@@ -6,7 +6,6 @@ from typing import Annotated
 from pydantic import Field
 from pydantic_core import to_json
 
-from turnkeeper.features.tasks.session.task_specs import RUN_TASK_SPEC
 from turnkeeper.models.context.model_view import ModelView
 from turnkeeper.models.transcript.model_call import ServerText, ToolSpec
 from turnkeeper.models.wire import MAX_CARRIED_ITEMS, Compact, Items
@@ -70,13 +69,18 @@ class SessionTools:
         view: ModelView,
         *,
         own: Callable[[], list[ToolSpec]],
+        unoffered: Callable[[], list[ToolSpec]],
         on_change: Callable[[], object],
     ) -> None:
-        """`own` returns the specs of the tools that the session runs itself; another list opens a segment of `view`."""
+        """`own` returns the tools that the session runs itself; another list opens a segment of `view`.
+
+        `unoffered` returns those that it runs, though it does not offer them now: their results say why.
+        """
         self.state = state
         """The carried state; replaced with every change."""
         self._view = view
         self._own = own
+        self._unoffered = unoffered
         self._on_change = on_change
         self._specs_bytes = _bytes_of(state)
 
@@ -113,9 +117,8 @@ class SessionTools:
         return self._specs_bytes + (len(to_json(self.allowances)) if self.allowances else 0)
 
     def find(self, name: str) -> ToolSpec | None:
-        """Return the tool, offered or not; `run_task` also where tasks may be nested no deeper: its result says so."""
-        tool = next((tool for tool in self.all if tool.name == name), None)
-        return RUN_TASK_SPEC if tool is None and name == RUN_TASK_SPEC.name else tool
+        """Return the tool, offered or not."""
+        return next((tool for tool in [*self.all, *self._unoffered()] if tool.name == name), None)
 
     def offer(
         self,
