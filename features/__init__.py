@@ -49,7 +49,7 @@ def enable(names: Collection[str] | None, *, runs_workflows: bool) -> list[Featu
     if runs_workflows:
         from turnkeeper.workflows.workflow_part import use_workflow_parts
 
-        use_workflow_parts([part for feature in features if (part := feature.workflow_part)])
+        use_workflow_parts([kind for feature in features if (kind := feature.workflow_part)])
     return features
 
 

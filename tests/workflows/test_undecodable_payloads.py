@@ -102,13 +102,13 @@ async def fates_of(driven: DrivenSession, count: int) -> Any:
     return fates if len(fates) >= min(count, REMEMBERED_FATES) else None
 
 
-@pytest.mark.parametrize("signal", ["end_chat", "task_changed"])
+@pytest.mark.parametrize("signal", ["end_chat", "feature_message"])
 async def test_ses_5_other_signals_of_any_payload_block_nothing(shared: Environment, signal: str) -> None:
     driven = await shared.start()
     await driven.prompt("hello")
     await driven.idle(turns=1)
     await driven.handle.signal(signal, raw(PAYLOADS[1]))
-    if signal == "task_changed":
+    if signal == "feature_message":
         await driven.handle.signal("end_chat")
     assert (await driven.handle.result())["status"] == "ended"
     assert await failed_tasks(driven) == []

@@ -110,6 +110,8 @@ ATTACHED = "You attached {names}. I can name attachments, but I can't look into 
 TextOf = Callable[[ModelRequest], str]
 """Returns the answer's text."""
 
+SUMMARIES: Mapping[str, TextOf] = MappingProxyType({INSTRUCTION: summary_of})
+
 
 class OfflineModel:
     """The model behind `offline:`."""
@@ -119,25 +121,23 @@ class OfflineModel:
 
         `texts`: how it answers requests with another system prompt than a conversation's, by that prompt.
         """
-        self._texts = {INSTRUCTION: summary_of, **texts}
+        self._texts = {**SUMMARIES, **texts}
         self._pause = 1 / words_per_second if words_per_second > 0 else 0.0
 
     async def stream(
         self, name: str, request: ModelRequest, info: CallInfo
     ) -> AsyncGenerator[Delta | ModelResponse, None]:
         """Yield the answer word by word, thinking first, then the whole response."""
-        text_of = self._texts.get(request.head.system)
-        if text_of:
-            response = respond(request, [RespondPart(kind="respond", text=text_of(request))], number=info.request)
-        else:
-            response = answer(request, number=info.request)
+        response = answer(request, number=info.request, texts=self._texts)
         async for delta in deltas_of(response.parts, pause=self._pause):
             yield delta
         yield response
 
 
-def answer(request: ModelRequest, *, number: int = 1) -> ModelResponse:
+def answer(request: ModelRequest, *, number: int = 1, texts: Mapping[str, TextOf] = SUMMARIES) -> ModelResponse:
     """Answer the newest user message, or make the calls that the answer needs. Ids are made from `number`.
+
+    A request with one of the system prompts in `texts` gets that text.
 
     >>> from turnkeeper.models.transcript.model_call import ModelMessage, RequestHead
     >>> texts = ["Remember that the code is 4711.", "What is the code?"]
@@ -145,9 +145,11 @@ def answer(request: ModelRequest, *, number: int = 1) -> ModelResponse:
     >>> answer(ModelRequest(head=RequestHead(), messages=messages)).text
     'You told me: the code is 4711.'
     """
+    if text_of := texts.get(request.head.system):
+        return respond(request, [RespondPart(kind="respond", text=text_of(request))], number=number)
     conversation = Conversation(request)
     intents = find_intents(conversation.request)
-    texts, uses = run_intents(intents, conversation)
+    sentences, uses = run_intents(intents, conversation)
     if uses:
         purposes = shorten(", ".join(use.purpose for use in uses), 200)
         thought = f"I was asked: “{shorten(conversation.request, 80)}”. Before I can answer, I have to {purposes}."
@@ -160,10 +162,10 @@ def answer(request: ModelRequest, *, number: int = 1) -> ModelResponse:
         parts.append(CallPart(kind="call", id=f"call_{number}_{index}", name=use.tool, args=dict(use.args)))
     if not uses:
         if conversation.attachments:
-            texts.append(ATTACHED.format(names=", ".join(conversation.attachments)))
+            sentences.append(ATTACHED.format(names=", ".join(conversation.attachments)))
         if not intents:
-            texts.append(ABILITIES)
-        parts.append(RespondPart(kind="respond", text="\n\n".join(texts) or ABILITIES))
+            sentences.append(ABILITIES)
+        parts.append(RespondPart(kind="respond", text="\n\n".join(sentences) or ABILITIES))
     return respond(request, parts, number=number)
 
 
