@@ -63,7 +63,7 @@ class SessionTasks(SessionPart):
     def __init__(self, session: Session, given: Mapping[str, JsonValue], carried: Mapping[str, JsonValue]) -> None:
         self._session = session
         self.input = TasksInput.model_validate(given)
-        state = TasksState.model_validate(carried)
+        state = self._rest = TasksState.model_validate(carried)
         self.own = OwnTask(state.own, self.input.task, session.turn_slot, on_change=session.on_change)
         self.started = SubTasks(state.started, session_id=session.id, on_change=session.on_change)
         self.accounts = Accounts(state.accounts, session_id=session.id)
@@ -165,12 +165,13 @@ class SessionTasks(SessionPart):
 
     @property
     def state(self) -> dict[str, JsonValue]:
-        return TasksState(
-            own=self.own.state,
-            started=self.started.state,
-            accounts=self.accounts.state,
-            allowance=self.allowance and self.allowance.state,
-        ).model_dump(mode="json")
+        update = {
+            "own": self.own.state,
+            "started": self.started.state,
+            "accounts": self.accounts.state,
+            "allowance": self.allowance and self.allowance.state,
+        }
+        return self._rest.model_copy(update=update).model_dump(mode="json")
 
     @property
     def carried_bytes(self) -> int:

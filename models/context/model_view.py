@@ -73,6 +73,8 @@ class ModelView:
 
     def __init__(self, state: ViewState, transcript: Transcript) -> None:
         """Render the entries of `state`; all but detached ones refer to turns in `transcript` (SES-14)."""
+        self._rest = state.model_copy(update={"entries": []})
+        """What is carried without an attribute of its own; replaced with every change."""
         self.summary = state.summary
         """The summary of evicted messages, if there is one."""
         self.segment = state.segment
@@ -83,7 +85,8 @@ class ModelView:
 
     @property
     def state(self) -> ViewState:
-        return ViewState(entries=[entry.ref for entry in self._entries], summary=self.summary, segment=self.segment)
+        entries = [entry.ref for entry in self._entries]
+        return self._rest.model_copy(update={"entries": entries, "summary": self.summary, "segment": self.segment})
 
     @property
     def entries(self) -> Sequence[ViewEntry]:

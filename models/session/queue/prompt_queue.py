@@ -73,6 +73,8 @@ class PromptQueue:
         the session, which raises the revision itself.
         """
         self._on_change = on_change
+        self._rest = state.model_copy(update={"waiting": [], "parked": [], "taken_ids": [], "fates": [], "leaving": []})
+        """What is carried without an attribute of its own; replaced with every change."""
         self._waiting = list(state.waiting)
         self._before_parked = state.before_parked
         self.parked = list(state.parked)
@@ -91,15 +93,17 @@ class PromptQueue:
 
     @property
     def state(self) -> QueueState:
-        return QueueState(
-            waiting=self._waiting,
-            parked=self.parked,
-            before_parked=self._before_parked if self.parked else 0,
-            next_number=self.next_number,
-            forgotten=self.forgotten,
-            taken_ids=list(self.fate_book.ids),
-            fates=list(self.fate_book.recent),
-            leaving=self.fate_book.leaving,
+        return self._rest.model_copy(
+            update={
+                "waiting": list(self._waiting),
+                "parked": list(self.parked),
+                "before_parked": self._before_parked if self.parked else 0,
+                "next_number": self.next_number,
+                "forgotten": self.forgotten,
+                "taken_ids": list(self.fate_book.ids),
+                "fates": list(self.fate_book.recent),
+                "leaving": list(self.fate_book.leaving),
+            }
         )
 
     def __len__(self) -> int:
