@@ -21,7 +21,6 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from turnkeeper.features.copies.document.copied import SessionSnapshot, snapshot_of
     from turnkeeper.models.context.context_view import ContextView
     from turnkeeper.models.errors import RejectedError, TurnPausedError
     from turnkeeper.models.ids import WorkflowId, session_id_of
@@ -60,6 +59,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from turnkeeper.models.transcript.conversation import ConversationState, ConversationUpdate, TurnStop
     from turnkeeper.models.transcript.model_call import ModelRequestPage, ModelRequestQuery
+    from turnkeeper.models.wire import Compact
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.archiving import Archiving, Listing
     from turnkeeper.workflows.background import report_rejections
@@ -391,12 +391,18 @@ class AgenticAIWorkflow:
             max_history = parse_replay_request(request).max_history
         return self._last_change.stamp(replay_turns_of(self._session, max_history))
 
-    @workflow.query(description="What a copy of the session is made of, about 1 MB at most. For our own gateway.")
-    def internal_session_snapshot(self, request: Any = None) -> SessionSnapshot:
-        """Return the configuration, the turns in the session and the model's context (SES-18)."""
+    @workflow.query(
+        description="What the part of a feature answers, about 1 MB at most: {feature, kind, body?}. For our own."
+    )
+    def internal_feature_query(self, request: Any = None) -> Compact:
+        """Return the answer of the feature's part, such as what a copy of the session is made of (SES-18)."""
         with self._answering_query():
-            parse(NoArgument, request)
-        return self._last_change.stamp(snapshot_of(self._session))
+            question = parse(FeatureMessage, request)
+            part = next((part for part in self._parts if part.name == question.feature), None)
+            if part is None:
+                raise RejectedError("invalid", f"feature: {question.feature!r} is not enabled here.", field="feature")
+            answer = part.answer(question)
+        return self._last_change.stamp(answer)
 
     @workflow.query(description="The open model request, a page at a time: {request, offset?}. For our own activities.")
     def get_model_request(self, request: Any = None) -> ModelRequestPage:

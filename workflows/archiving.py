@@ -202,7 +202,7 @@ class Listing:
         It does not write it while the archive fails.
         """
         if not self._session.archive.is_failing:
-            self._listed = ("open", "working" if self._session.task else None)
+            self._listed = ("open", "working" if self._session.task_status else None)
 
     @property
     def is_due(self) -> bool:

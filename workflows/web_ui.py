@@ -47,8 +47,8 @@ def _facts(session: Session) -> list[str]:
         f"- **Conversation:** {_context(session)}",
         f"- **Tools:** {tools}",
     ]
-    if session.task and session.task.parent:
-        facts.append(f"- **Task of:** `{session.task.parent}`")
+    if (task := session.task) and task.parent:
+        facts.append(f"- **Task of:** `{task.parent}`")
     if session.tools.allowances:
         facts.append(f"- **Allowed for the session:** {', '.join(f'`{name}`' for name in session.tools.allowances)}")
     if session.refusals.state.parts:

@@ -8,10 +8,11 @@ from pydantic import JsonValue
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
+    from turnkeeper.models.errors import RejectedError
     from turnkeeper.models.ids import PublicId, WorkflowId, sibling_id
     from turnkeeper.models.session.messages import FeatureMessage
     from turnkeeper.models.session.session import Session
-    from turnkeeper.models.wire import Frozen
+    from turnkeeper.models.wire import Compact, Frozen
     from turnkeeper.workflows.turn.turn_scope import TurnPart, TurnScope
 
 
@@ -48,6 +49,10 @@ class WorkflowPart:
 
     def receive(self, message: FeatureMessage) -> None:
         """Handle a message of another session. Only write, and return. Raises `RejectedError`: nothing happens then."""
+
+    def answer(self, question: FeatureMessage) -> Compact:
+        """Answer a query for the feature. Raises `RejectedError` if it is none that it answers."""
+        raise RejectedError("invalid", f"feature: {self.name} answers no queries.", field="feature")
 
     def turn(self, scope: TurnScope) -> TurnPart:
         """Return what the feature does in a turn of the session."""

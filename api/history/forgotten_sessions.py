@@ -17,8 +17,7 @@ from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.deletions import find_deletion, find_first_run
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.ids import WorkflowId, session_id_of
-from turnkeeper.models.session.carried_state import CarriedState
-from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.session.messages import CarriedState, SessionInput
 from turnkeeper.models.session.queue.prompt_queue import QueueState
 from turnkeeper.models.session.queue.prompts import Fate
 from turnkeeper.models.session.session import Session, SessionPart

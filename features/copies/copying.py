@@ -97,7 +97,7 @@ class SessionCopier:
                 "user": caller.user or snapshot.config.user,
                 "chat_url": chat_url(self._settings, target),
                 "first_prompt": None,
-                "task": None,
+                "features": self._settings.session_features,
             }
         )
         first_run_id = await self._reader.first_run_id(source) if snapshot.context else ""

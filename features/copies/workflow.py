@@ -27,8 +27,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.ids import WorkflowId, session_id_of
     from turnkeeper.models.session.archive.archive_messages import ArchiveMove, ArchiveMoveQuery
     from turnkeeper.models.session.archive.archive_moves import next_prompt_move, prompt_move_is_due
-    from turnkeeper.models.session.carried_state import CarriedState
-    from turnkeeper.models.session.messages import SessionInput, parse, read_end
+    from turnkeeper.models.session.messages import CarriedState, SessionInput, parse, read_end
     from turnkeeper.models.session.session import Session
     from turnkeeper.models.session.start import check_outside_start
     from turnkeeper.workflows import activity_options

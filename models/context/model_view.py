@@ -10,7 +10,7 @@ What the model reads is true:
 - No two user messages are neighbours. Prompts that come together are one message. A turn that ended without an answer
   has a note in its place (`models/transcript/notes.py`).
 - What stands behind a user message belongs to its turn, or is a note or the summary. A turn of which anything stays
-  keeps its prompt. Where messages are missing, a note says so, or the summary does (`left_out.py`).
+  keeps its prompt. Where messages are missing, a note says so, or the summary does (`eviction.py`).
 - So texts of the assistant can be neighbours: an answer, and notes behind it. Encoders join them where a vendor wants
   roles to alternate.
 
@@ -27,8 +27,16 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from turnkeeper.models.context.eviction import Eviction, head_of, leaving_of, permanent_of, tail_of
-from turnkeeper.models.context.left_out import arranged, notes_between, summary_entry
+from turnkeeper.models.context.eviction import (
+    Eviction,
+    arranged,
+    head_of,
+    leaving_of,
+    notes_between,
+    permanent_of,
+    summary_entry,
+    tail_of,
+)
 from turnkeeper.models.context.summary import Summary
 from turnkeeper.models.context.view_entries import (
     ViewEntry,

@@ -1,22 +1,31 @@
-"""Messages to and from a session, and its input (SES-4, SES-8).
+"""A session's input, what it carries from one run to the next, and messages to and from it (SES-4, SES-8, SES-14).
 
-These models are public API of running sessions: new fields have defaults (SES-19).
+These models are public API of running sessions: new fields have defaults (SES-19). `docs/extending.md` lists the places
+of a new field.
 """
 
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, Field, JsonValue, ValidationError, WithJsonSchema
 
-from turnkeeper.models.context.context_view import TURNS_A_PAGE
+from turnkeeper.models.context.model_context import ContextState
 from turnkeeper.models.context.window import ConversationHistoryConfig, HistoryChange
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import ID_PATTERN, MODEL_PATTERN, WorkflowId, split_model
 from turnkeeper.models.limits import MIN_STATE_BYTES, Limits, LimitsChange
-from turnkeeper.models.session.carried_state import CarriedState
+from turnkeeper.models.replay_text.turns import MovedEvents
+from turnkeeper.models.session.archive.archive_health import ArchiveState
 from turnkeeper.models.session.defaults import DEFAULT_MODEL, DEFAULT_SYSTEM_PROMPT
+from turnkeeper.models.session.queue.prompt_queue import QueueState
 from turnkeeper.models.session.queue.prompts import PromptSignal, rejection_for
+from turnkeeper.models.session.refused_parts import RefusalState
+from turnkeeper.models.session.tools.session_tools import ToolsState
 from turnkeeper.models.session.tools.tool_policy import ToolPolicy
+from turnkeeper.models.session.turn.running_turn import CarriedTurn
 from turnkeeper.models.texts.one_line import one_line
+from turnkeeper.models.transcript.model_call import CompactUsage
+from turnkeeper.models.transcript.trajectory import Usage
+from turnkeeper.models.transcript.transcript import TranscriptState
 from turnkeeper.models.wire import (
     Change,
     Compact,
@@ -28,6 +37,45 @@ from turnkeeper.models.wire import (
     UndecodablePayload,
     UtcDatetime,
 )
+
+
+class SessionFacts(Compact):
+    """The carried fields that belong to no part of the session."""
+
+    created_at: UtcDatetime
+    revision: int
+    request_count: int = 0
+    usage: Usage = Usage()
+    tasks_usage: Usage = Usage()
+    """What tasks have used of it."""
+    usage_between_turns: CompactUsage = None
+    """What tasks have used that ended when no turn was running: the next turn shows it."""
+    ending: str | None = None
+    """Why the session is ending; `None`: it is not ending."""
+    moved_events: MovedEvents = MovedEvents()
+
+
+class CarriedState(SessionFacts):
+    """The whole state of a session, carried from one run to the next (SES-14). Under 1 MB.
+
+    Each part is the state of one class and is defined beside it.
+    """
+
+    transcript: TranscriptState = TranscriptState()
+    queue: QueueState = QueueState()
+    context: ContextState = ContextState()
+    tools: ToolsState = ToolsState()
+    refusals: RefusalState = RefusalState()
+    """What its model has refused: `Session.refusals`."""
+    archive: ArchiveState = ArchiveState()
+    features: FeatureData = {}
+    """Of each `SessionPart` that has anything to carry."""
+    running: CarriedTurn | None = None
+
+    @property
+    def facts(self) -> SessionFacts:
+        return SessionFacts(**{name: getattr(self, name) for name in SessionFacts.model_fields})
+
 
 SUFFIX = "/delete"
 
@@ -179,6 +227,10 @@ class UpdatesRequest(Strict):
     last_seen_message_id: str | None = None
     since_revision: int | None = Field(None, ge=0)
     limit: int | None = Field(None, ge=1, le=10_000)
+
+
+TURNS_A_PAGE = 500
+"""Turns that a page of the context view has, unless the request says otherwise."""
 
 
 class ContextRequest(Strict):

@@ -18,8 +18,7 @@ from turnkeeper.models.ids import PublicId
 from turnkeeper.models.session.approvals import ApprovalReceipt, ResolveApproval, check_decision
 from turnkeeper.models.session.archive.archive_health import ArchiveHealth
 from turnkeeper.models.session.archive.archive_messages import ArchiveMove
-from turnkeeper.models.session.carried_state import CarriedState
-from turnkeeper.models.session.messages import Configure, SessionInput, configured, title_of
+from turnkeeper.models.session.messages import CarriedState, Configure, SessionInput, configured, title_of
 from turnkeeper.models.session.queue.prompt_queue import PromptQueue
 from turnkeeper.models.session.queue.prompts import WIDEST, Prompt, PromptSignal, id_in, read_prompt
 from turnkeeper.models.session.refused_parts import SessionRefusals
@@ -213,12 +212,12 @@ class Session:
     @property
     def task(self) -> TaskView | None:
         """The task that the session is."""
-        return next((part.task for part in self.parts if part.task), None)
+        return next((task for part in self.parts if (task := part.task)), None)
 
     @property
     def task_status(self) -> TaskStatus | None:
         """The status of that task."""
-        return next((part.task_status for part in self.parts if part.task_status), None)
+        return next((status for part in self.parts if (status := part.task_status)), None)
 
     @property
     def sub_tasks(self) -> list[SubTask]:
@@ -228,7 +227,8 @@ class Session:
     @property
     def open_seconds(self) -> float | None:
         """How long it waits for further prompts after an answer; `None`: until somebody ends it."""
-        return min((part.open_seconds for part in self.parts if part.open_seconds is not None), default=None)
+        times = (part.open_seconds for part in self.parts)
+        return min((seconds for seconds in times if seconds is not None), default=None)
 
     @property
     def budgets(self) -> Budgets:

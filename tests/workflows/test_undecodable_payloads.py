@@ -18,9 +18,8 @@ from temporalio.exceptions import ApplicationError
 
 from tests.harness import BOUND, DrivenSession, Environment, environment, replayer
 from tests.waiting import until
-from turnkeeper.models.session.carried_state import CarriedState
-from turnkeeper.models.session.messages import SessionInput
-from turnkeeper.models.session.queue.fates import REMEMBERED_FATES
+from turnkeeper.models.session.messages import CarriedState, SessionInput
+from turnkeeper.models.session.queue.prompts import REMEMBERED_FATES
 from turnkeeper.models.wire import UndecodablePayload
 from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 

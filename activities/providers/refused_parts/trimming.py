@@ -16,7 +16,7 @@ from turnkeeper.activities.providers.refused_parts.api import (
 from turnkeeper.activities.providers.result_text import result_text
 from turnkeeper.activities.providers.tool_schemas import description_with_schema
 from turnkeeper.activities.providers.visible_request import Sight, visible_request
-from turnkeeper.models.session.tools.tool_list import tools_digest
+from turnkeeper.models.session.tools.session_tools import tools_digest
 from turnkeeper.models.transcript.model_call import CallPart, ModelMessage, ModelRequest, ToolSpec
 
 MIN_THINKING_TOKENS = 1_024

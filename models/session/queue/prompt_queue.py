@@ -6,7 +6,7 @@ The queue is one list, in the order in which prompts start. First come those tha
 then those that wait to join it, then all others as they were accepted; a prompt's mode says which it is. A range of the
 list may be parked in the archive, because a run could not carry it over: of such a prompt, the queue has the id, a
 number and the size; the archive has its text. It is restored before its turn comes, so prompts start in the order in
-which they were accepted. A prompt leaves the queue with exactly one fate (`fates.py`).
+which they were accepted. A prompt leaves the queue with exactly one fate (`prompts.py`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,9 +16,9 @@ from turnkeeper.models.bounds import bound_json
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.archive.archive_messages import ArchiveMove
-from turnkeeper.models.session.queue.fates import FateBook
 from turnkeeper.models.session.queue.prompts import (
     Fate,
+    FateBook,
     FateName,
     ParkedPrompt,
     Prompt,

@@ -10,8 +10,7 @@ from turnkeeper.features.tasks.session.allowance import TaskAllowance
 from turnkeeper.features.tasks.session.task_input import TaskInput
 from turnkeeper.features.tasks.session.task_state import FINDINGS_BYTES, ProgressReport
 from turnkeeper.features.tasks.session_part import TasksState, tasks_of, with_task
-from turnkeeper.models.session.carried_state import CarriedState
-from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.session.messages import CarriedState, SessionInput
 from turnkeeper.models.session.session import Session
 
 MOMENT = "2026-01-01T00:00:00Z"

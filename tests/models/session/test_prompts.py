@@ -16,9 +16,8 @@ from turnkeeper.models.session.messages import (
     configured,
     title_of,
 )
-from turnkeeper.models.session.queue.fates import REMEMBERED_IDS
 from turnkeeper.models.session.queue.prompt_queue import PromptQueue, QueueState
-from turnkeeper.models.session.queue.prompts import read_prompt
+from turnkeeper.models.session.queue.prompts import REMEMBERED_IDS, read_prompt
 from turnkeeper.models.session.start import check_outside_start, read_start
 from turnkeeper.models.session.views import queue_of, state_of
 
