@@ -39,10 +39,10 @@ from turnkeeper.models.session.messages import (
 )
 from turnkeeper.models.session.queue.prompts import PromptSignal
 from turnkeeper.models.session.session import Session
-from turnkeeper.models.session.views import entry_of
+from turnkeeper.models.session.views import make_index_entry
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.attachments import with_names
-from turnkeeper.models.transcript.index_entry import IndexEntry, preview_of
+from turnkeeper.models.transcript.index_entry import IndexEntry, make_preview
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.session_index import IndexedSession
 from turnkeeper.stores.stores import Stores
@@ -142,7 +142,7 @@ class SessionCommands:
         text = (prompt.text if isinstance(prompt, PromptSignal) else prompt) or with_names("", attachments)
         now = datetime.now(UTC)
         row = IndexedSession.of_entry(workflow_id, _entry_of_start(workflow_id, start, now=now), now=now)
-        self._stores.index_writer.add_missing(replace(row, preview=preview_of(text) if text else None))
+        self._stores.index_writer.add_missing(replace(row, preview=make_preview(text) if text else None))
 
     def _start_options(self, workflow_id: WorkflowId, start: SessionInput) -> dict[str, Any]:
         now = datetime.now(UTC)
@@ -253,4 +253,4 @@ class SessionCommands:
 
 def _entry_of_start(workflow_id: WorkflowId, start: SessionInput, *, now: datetime) -> IndexEntry:
     """Return what lists show of a session that is about to start."""
-    return entry_of(Session(session_id_of(workflow_id), start, now=now))
+    return make_index_entry(Session(session_id_of(workflow_id), start, now=now))

@@ -47,9 +47,9 @@ class SessionFacts(Compact):
     request_count: int = 0
     usage: Usage = Usage()
     tasks_usage: Usage = Usage()
-    """What tasks have used of it."""
+    """The share that tasks have used."""
     usage_between_turns: CompactUsage = None
-    """What tasks have used that ended when no turn was running: the next turn shows it."""
+    """Usage of tasks that ended when no turn was running: the next turn shows it."""
     ending: str | None = None
     """Why the session is ending; `None`: it is not ending."""
     moved_events: MovedEvents = MovedEvents()
@@ -66,7 +66,7 @@ class CarriedState(SessionFacts):
     context: ContextState = ContextState()
     tools: ToolsState = ToolsState()
     refusals: RefusalState = RefusalState()
-    """What its model has refused: `Session.refusals`."""
+    """The parts that its model has refused: `Session.refusals`."""
     archive: ArchiveState = ArchiveState()
     features: FeatureData = {}
     """Of each `SessionPart` that has anything to carry."""
@@ -154,7 +154,7 @@ MessageId = Annotated[str, Field(pattern=ID_PATTERN)]
 class SessionInput(Frozen):
     """The workflow's argument: the session's whole configuration (SES-4). All fields are optional.
 
-    Its JSON includes defaults, so that a release with other defaults does not change a running session.
+    Its JSON includes defaults, so that a version with other defaults does not change a running session.
     """
 
     title: str | None = None
@@ -364,10 +364,10 @@ def check_limits(limits: Limits) -> None:
         )
 
 
-def title_of(text: str) -> str:
+def make_title(text: str) -> str:
     r"""Return a title of at most 60 characters, from the first words of a prompt.
 
-    >>> title_of("  read README.md\nand tell me its first heading ")
+    >>> make_title("  read README.md\nand tell me its first heading ")
     'read README.md and tell me its first heading'
     """
     return one_line(text, TITLE_CHARS, whole_words=True) or "Untitled"

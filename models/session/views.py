@@ -14,7 +14,7 @@ from turnkeeper.models.session.queue.prompts import ParkedPrompt, Prompt, Queued
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.conversation import ConversationState, ConversationUpdate, SessionSummary
-from turnkeeper.models.transcript.index_entry import IndexEntry, IndexStatus, preview_of
+from turnkeeper.models.transcript.index_entry import IndexEntry, IndexStatus, make_preview
 from turnkeeper.models.transcript.task_view import NO_PARENT, TaskStatus
 
 
@@ -153,7 +153,7 @@ def replay_turns_of(session: Session, max_history: int) -> ReplayTurns:
     )
 
 
-def entry_of(session: Session) -> IndexEntry:
+def make_index_entry(session: Session) -> IndexEntry:
     """Return what lists show of the session now."""
     newest, task = session.transcript.newest, session.task
     status, task_status = listed_status(session)
@@ -166,7 +166,7 @@ def entry_of(session: Session) -> IndexEntry:
         model=session.config.model,
         turn_count=session.transcript.count,
         cost=session.facts.usage.cost,
-        preview=newest and preview_of(newest.user_message or with_names("", newest.attachments)),
+        preview=newest and make_preview(newest.user_message or with_names("", newest.attachments)),
         parent=task and (task.parent or NO_PARENT),
         task_status=task_status,
         percent=task and task.percent,

@@ -61,7 +61,7 @@ async def test_without_features_a_session_answers_asks_and_streams(http: httpx.A
     assert watcher.answers == ["It is paid."]
     assert [call.args for call in bare.tools.calls] == [{"euros": 3}]
     polled = (await http.get(f"/workflow/{session}/conversation")).json()
-    assert [turn["agent_message"] for turn in polled["new_messages"]] == ["It is paid."]
+    assert [turn["agent_message"] for turn in polled["conversation_update"]["new_messages"]] == ["It is paid."]
     assert [tool.name for tool in bare.vendor.requests[0].head.tools] == ["look", "pay"]
     assert (await http.get("/tasks")).status_code == 404
 

@@ -43,7 +43,7 @@ class TurnPart:
 
 
 class TurnScope:
-    """What the parts of a running turn share."""
+    """State shared by the parts of a running turn."""
 
     def __init__(
         self, session: Session, *, refresh_ui: Callable[[], None], is_due_for_new_run: Callable[[], bool]

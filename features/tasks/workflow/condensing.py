@@ -16,7 +16,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.wire import REASON_CHARS
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.turn.turn_scope import TurnScope, check_cancelled
-    from turnkeeper.workflows.turn.unfinished import spent_of
+    from turnkeeper.workflows.turn.unfinished import spent_usage
 
 
 async def condense_if_due(scope: TurnScope) -> None:
@@ -63,4 +63,4 @@ async def _outcome(scope: TurnScope, texts: BlobRef) -> CondenseOutcome:
         )
     except ActivityError as error:
         check_cancelled(error)
-        return CondenseOutcome(trouble=describe_failure(error)[1], spent=spent_of(error))
+        return CondenseOutcome(trouble=describe_failure(error)[1], spent=spent_usage(error))

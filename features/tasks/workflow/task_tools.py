@@ -36,7 +36,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from turnkeeper.models.errors import RejectedError, TaskValidationError, TurnExitError
     from turnkeeper.models.limits import LARGE_RESULT_BYTES
-    from turnkeeper.models.session.messages import SessionEnd, SessionInput, title_of
+    from turnkeeper.models.session.messages import SessionEnd, SessionInput, make_title
     from turnkeeper.models.transcript.large_texts import fits_inline, resolve_args
     from turnkeeper.models.transcript.notes import history_notes
     from turnkeeper.models.transcript.task_view import SubTask
@@ -100,7 +100,7 @@ class TaskTurn(TurnPart):
         if not needs_activity(self._session, request):
             prepared = prepare_sub_task(self._session, request, now=workflow.now())
         # It is recorded before anything is awaited: then parallel calls can't start more than the limits allow.
-        title = request.title or title_of(request.description)
+        title = request.title or make_title(request.description)
         task = started.start(call_id=call.id, title=title, background=request.background)
         self._scope.refresh_ui()
         try:
