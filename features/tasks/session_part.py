@@ -60,9 +60,9 @@ class SessionTasks(SessionPart):
 
     name = FEATURE
 
-    def __init__(self, session: Session, given: Mapping[str, JsonValue], carried: Mapping[str, JsonValue]) -> None:
+    def __init__(self, session: Session, input_data: Mapping[str, JsonValue], carried: Mapping[str, JsonValue]) -> None:
         self._session = session
-        self.input = TasksInput.model_validate(given)
+        self.input = TasksInput.model_validate(input_data)
         state = self._rest = TasksState.model_validate(carried)
         self.own = OwnTask(state.own, self.input.task, session.turn_slot, on_change=session.on_change)
         self.started = SubTasks(state.started, session_id=session.id, on_change=session.on_change)
@@ -286,8 +286,8 @@ def tasks_of(session: Session) -> SessionTasks:
 
 def with_task(start: SessionInput, task: TaskInput) -> SessionInput:
     """Return the input of a session that is to be the task."""
-    given = parse(TasksInput, start.features.get(FEATURE)).model_copy(update={"task": task})
-    return start.model_copy(update={"features": {**start.features, FEATURE: given.model_dump(mode="json")}})
+    tasks = parse(TasksInput, start.features.get(FEATURE)).model_copy(update={"task": task})
+    return start.model_copy(update={"features": {**start.features, FEATURE: tasks.model_dump(mode="json")}})
 
 
 SESSION_PART = SessionTasks

@@ -51,7 +51,9 @@ class SessionPart:
     name: ClassVar[str]
     """The feature's."""
 
-    def __init__(self, session: "Session", given: Mapping[str, JsonValue], carried: Mapping[str, JsonValue]) -> None:
+    def __init__(
+        self, session: "Session", input_data: Mapping[str, JsonValue], carried: Mapping[str, JsonValue]
+    ) -> None:
         """Begin with what the session's input has for the feature, and what the last run has carried."""
 
     @classmethod
@@ -189,8 +191,8 @@ class Session:
             part(self, start.features.get(part.name, {}), state.features.get(part.name, {})) for part in _parts
         ]
         """What features add."""
-        kept = {part.name: part.kept_input for part in self.parts if part.kept_input}
-        self.config = self.config.model_copy(update={"features": kept})
+        features = {part.name: part.kept_input for part in self.parts if part.kept_input}
+        self.config = self.config.model_copy(update={"features": features})
         self.room = Room(self)
         self.closed: SessionStatus | None = None
         self._head: RequestHead | None = None

@@ -50,8 +50,8 @@ async def test_without_features_a_session_answers_asks_and_streams(http: httpx.A
     assert (await http.post("/workflow", json={"id": session})).status_code == 201
     watcher = Watcher(http, session)
     async with watcher.stream() as events:
-        sent = await http.post(f"/workflow/{session}/prompt", json={"message": "Pay it.", "id": "p1"})
-        assert sent.status_code == 202
+        answer = await http.post(f"/workflow/{session}/prompt", json={"message": "Pay it.", "id": "p1"})
+        assert answer.status_code == 202
         await watcher.until_in(events, lambda so_far: so_far.last.status == "awaiting_approval")
         (pending,) = (await http.get(f"/workflow/{session}/approvals")).json()["approvals"]
         decision = {"args_digest": pending["args_digest"], "decision": "approve"}
