@@ -3,7 +3,6 @@
 The root of a tree decides what may be used, and a task asks the root: the rules are in `allowance.py`.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 
@@ -33,7 +32,7 @@ from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import PublicId
 from turnkeeper.models.session.messages import SessionInput, parse
 from turnkeeper.models.session.queue.prompts import PromptSignal, check_text
-from turnkeeper.models.session.session import Session, SessionPart
+from turnkeeper.models.session.session import PartData, Session, SessionPart
 from turnkeeper.models.session.turn.budgets import Amount, Budgets, Caps
 from turnkeeper.models.transcript.model_call import ToolSpec
 from turnkeeper.models.transcript.task_view import FINAL, SubTask, TaskStatus, TaskView
@@ -60,7 +59,7 @@ class SessionTasks(SessionPart):
 
     name = FEATURE
 
-    def __init__(self, session: Session, input_data: Mapping[str, JsonValue], carried: Mapping[str, JsonValue]) -> None:
+    def __init__(self, session: Session, input_data: PartData, carried: PartData) -> None:
         self._session = session
         self.input = TasksInput.model_validate(input_data)
         state = self._rest = TasksState.model_validate(carried)

@@ -42,6 +42,9 @@ MAX_CARRIED_BYTES = 1_800_000
 _CLOSED = {"ended": "has ended", "cancelled": "was cancelled", "terminated": "was terminated"}
 
 
+PartData = Mapping[str, JsonValue]
+
+
 class SessionPart:
     """What a feature adds to a session: state and rules. Each hook adds nothing, unless a feature overrides it.
 
