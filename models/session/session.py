@@ -54,9 +54,7 @@ class SessionPart:
     name: ClassVar[str]
     """The feature's."""
 
-    def __init__(
-        self, session: "Session", input_data: Mapping[str, JsonValue], carried: Mapping[str, JsonValue]
-    ) -> None:
+    def __init__(self, session: "Session", input_data: PartData, carried: PartData) -> None:
         """Begin with what the session's input has for the feature, and what the last run has carried."""
 
     @classmethod
@@ -142,10 +140,8 @@ def check_features(names: Iterable[str]) -> None:
     """Raise `RejectedError` for a feature that this process does not have: nothing of it may get lost."""
     enabled = [part.name for part in _parts]
     if missing := sorted(set(names) - set(enabled)):
-        have = ", ".join(enabled) or "none"
-        raise RejectedError(
-            "invalid", f"features: {missing[0]!r} is not enabled here; enabled are {have}.", field="features"
-        )
+        message = f"features: {missing[0]!r} is not enabled here; enabled are {', '.join(enabled) or 'none'}."
+        raise RejectedError("invalid", message, field="features")
 
 
 class Session:
@@ -190,9 +186,8 @@ class Session:
             raise_revision=self.on_change,
             on_usage=lambda usage: self._update(usage=self.facts.usage + usage),
         )
-        self.parts = [
-            part(self, start.features.get(part.name, {}), state.features.get(part.name, {})) for part in _parts
-        ]
+        data = ((part, start.features.get(part.name, {}), state.features.get(part.name, {})) for part in _parts)
+        self.parts = [part(self, input_data, carried) for part, input_data, carried in data]
         """What features add."""
         features = {part.name: part.kept_input for part in self.parts if part.kept_input}
         self.config = self.config.model_copy(update={"features": features})
