@@ -14,7 +14,6 @@ included. If a section is too long, its oldest lines are dropped.
 import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
 
 from turnkeeper.activities.providers.offline.handlers import (
     Conversation,
@@ -108,36 +107,35 @@ ATTACHED = "You attached {names}. I can name attachments, but I can't look into 
 
 
 TextOf = Callable[[ModelRequest], str]
-"""Returns the answer's text."""
 
-SUMMARIES: Mapping[str, TextOf] = MappingProxyType({INSTRUCTION: summary_of})
+_texts: dict[str, TextOf] = {INSTRUCTION: summary_of}
+"""How requests are answered that are no conversation, by their system prompt."""
+
+
+def use_texts(texts: Mapping[str, TextOf]) -> None:
+    """Answer a feature's own requests too."""
+    _texts.update(texts)
 
 
 class OfflineModel:
     """The model behind `offline:`."""
 
-    def __init__(self, *, words_per_second: float = 0.0, texts: Mapping[str, TextOf] = MappingProxyType({})) -> None:
-        """Write at `words_per_second`; 0 writes everything at once.
-
-        `texts`: how it answers requests with another system prompt than a conversation's, by that prompt.
-        """
-        self._texts = {**SUMMARIES, **texts}
+    def __init__(self, *, words_per_second: float = 0.0) -> None:
+        """Write at `words_per_second`; 0 writes everything at once."""
         self._pause = 1 / words_per_second if words_per_second > 0 else 0.0
 
     async def stream(
         self, name: str, request: ModelRequest, info: CallInfo
     ) -> AsyncGenerator[Delta | ModelResponse, None]:
         """Yield the answer word by word, thinking first, then the whole response."""
-        response = answer(request, number=info.request, texts=self._texts)
+        response = answer(request, number=info.request)
         async for delta in deltas_of(response.parts, pause=self._pause):
             yield delta
         yield response
 
 
-def answer(request: ModelRequest, *, number: int = 1, texts: Mapping[str, TextOf] = SUMMARIES) -> ModelResponse:
+def answer(request: ModelRequest, *, number: int = 1) -> ModelResponse:
     """Answer the newest user message, or make the calls that the answer needs. Ids are made from `number`.
-
-    A request with one of the system prompts in `texts` gets that text.
 
     >>> from turnkeeper.models.transcript.model_call import ModelMessage, RequestHead
     >>> texts = ["Remember that the code is 4711.", "What is the code?"]
@@ -145,7 +143,7 @@ def answer(request: ModelRequest, *, number: int = 1, texts: Mapping[str, TextOf
     >>> answer(ModelRequest(head=RequestHead(), messages=messages)).text
     'You told me: the code is 4711.'
     """
-    if text_of := texts.get(request.head.system):
+    if text_of := _texts.get(request.head.system):
         return respond(request, [RespondPart(kind="respond", text=text_of(request))], number=number)
     conversation = Conversation(request)
     intents = find_intents(conversation.request)
