@@ -24,7 +24,7 @@ def enabled(names: Collection[str] | None) -> list[Feature]:
     Raises:
         SettingsError: a name is of no feature, or a feature needs another one that is not among them.
     """
-    from turnkeeper.models.settings.settings import SettingsError  # which still imports a feature
+    from turnkeeper.models.settings.settings import SettingsError  # slow to load, and seldom needed
 
     names = FEATURES if names is None else names
     if unknown := sorted(set(names) - set(FEATURES)):
