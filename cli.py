@@ -441,15 +441,19 @@ async def _replay_check(
     histories: list[Path] | None, sessions: list[str] | None, *, every: bool, limit: int | None, as_json: bool
 ) -> int:
     """Print each problem, then the totals; return the exit code."""
+    from turnkeeper.features import all_features, enable, enabled
     from turnkeeper.ops.checks.replay_check import Tally, check_files, check_sessions, silence_sdk
 
     silence_sdk()
     if histories:
+        enable(all_features(), runs_workflows=True)
         findings = check_files(histories)
     else:
         from turnkeeper.workflows.hosting.connection import connect
 
-        client = await connect(settings_or_exit(code=NOT_CHECKED))
+        settings = settings_or_exit(code=NOT_CHECKED)
+        enable(enabled(settings), runs_workflows=True)
+        client = await connect(settings)
         findings = check_sessions(client, ids=sessions or (), closed=every, limit=limit)
     tally = Tally()
     async for finding in findings:

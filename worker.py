@@ -23,13 +23,14 @@ from turnkeeper.activities.deletion import DeletionActivities
 from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.model_request.list_prices import ListPrices
 from turnkeeper.activities.model_request.model_client import ModelClient, ProviderSource
+from turnkeeper.activities.providers.offline.model import use_texts
 from turnkeeper.activities.providers.registry import ProviderRegistry
 from turnkeeper.activities.quick_reads import QuickReader
 from turnkeeper.activities.summarisation import SummaryActivities
 from turnkeeper.activities.toolbox.toolbox import build_toolbox
 from turnkeeper.activities.tools import ToolActivities, ToolSource
 from turnkeeper.activities.worker_feature import WorkerParts
-from turnkeeper.features import enabled, load_tables
+from turnkeeper.features import enable, enabled, load_tables
 from turnkeeper.models.settings.settings import Settings, load_settings
 from turnkeeper.ops.checks.worker_report import reporting
 from turnkeeper.ops.local.dead_worker import RunningReporter
@@ -78,8 +79,11 @@ def build_worker(
     tooling = ToolActivities(tools, texts, partials)
     archiving = ArchiveActivities(stores, client)
     deletion = DeletionActivities(client, stores, partials)
-    features = [part for feature in enabled(settings) if (part := feature.worker)]
+    enable(enabled_features := enabled(settings), runs_workflows=True)
     load_tables()  # those that go with a session
+    features = [part for feature in enabled_features if (part := feature.worker)]
+    for feature in features:
+        use_texts(feature.offline_texts)
     parts = WorkerParts(settings, client, stores, texts, model_client)
     internals = SdkInternals(client)
     worker = Worker(

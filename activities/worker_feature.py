@@ -1,7 +1,8 @@
 """What a feature adds to the worker."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from temporalio.client import Client
@@ -9,6 +10,7 @@ from temporalio.client import Client
 from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.model_request.model_client import ModelClient
 from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.model_call import ModelRequest
 from turnkeeper.stores.stores import Stores
 
 
@@ -27,6 +29,8 @@ class WorkerFeature:
     """The hooks of the worker. Each one adds nothing, unless a feature overrides it."""
 
     workflows: Sequence[type] = ()
+    offline_texts: Mapping[str, Callable[[ModelRequest], str]] = MappingProxyType({})
+    """How the offline model answers the feature's own requests, by their system prompt."""
 
     def activities(self, parts: WorkerParts) -> Sequence[Callable[..., Any]]:
         return ()

@@ -30,7 +30,7 @@ from turnkeeper.api.routes.contents import attachments, blobs
 from turnkeeper.api.routes.temporal_ui import WebUi
 from turnkeeper.api.services import Services
 from turnkeeper.api.timeouts import Timeouts
-from turnkeeper.features import enabled, load_tables
+from turnkeeper.features import enable, enabled, load_tables
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.partials.factory import carrier_factory
@@ -64,7 +64,8 @@ def create_app(
     process. The caller closes it. Without `timeouts` it has those of production.
     """
     timeouts = timeouts or Timeouts()
-    features = [part for feature in enabled(settings) if (part := feature.gateway)]
+    enable(all_parts := enabled(settings), runs_workflows=False)
+    features = [part for feature in all_parts if (part := feature.gateway)]
     load_tables()
     stores, carrier = Stores.of(settings), carrier_factory(settings)
     observers: list[ChangeObserver] = []

@@ -7,8 +7,8 @@ from time import perf_counter
 from benchmarks.measurements import Row
 from turnkeeper.features.tasks.rules.enrichment import BARE_PROMPT_CHARS, PROMPT_TOKENS, RULE
 from turnkeeper.features.tasks.rules.hand_off import validate_conversation_history
-from turnkeeper.features.tasks.rules.history_policy import PRESETS
 from turnkeeper.features.tasks.session.task import CreateTask, prepare_task
+from turnkeeper.models.settings.history_policy import PRESETS
 from turnkeeper.models.tokens import estimate_tokens
 
 MESSAGES = 50

@@ -1,17 +1,18 @@
 """What a session can do without. Each feature is one folder with all its layers, and one object, its `Feature`.
 
-    settings.features ── enabled() ──┬── Feature.gateway ───> api/app.py        routes, services, authentication,
-                                     │                                          observers of changes, mounts
-                                     ├── Feature.worker ────> worker.py         workflows, activities
-                                     └── Feature.commands ──> doctor, up        a check
-                     all_features() ─┬── Feature.commands ──> cli.py            commands: a gateway elsewhere may have
-                                     │                                          what is off here
-                                     └── Feature.load_tables  stores/database   tables: all stores have the same ones
+    enabled() ──┬── Feature.gateway ────────> api/app.py    routes, services, authentication, observers of changes
+    as the      ├── Feature.worker ─────────> worker.py     workflows, activities, texts of the offline model
+    settings    ├── Feature.session_part ───> models/session/session.py: state, rules, tools
+    say         ├── Feature.workflow_part ──> workflows/workflow_part.py: what a session runs
+                └── Feature.commands ───────> doctor, up    a check
+    all ────────┬── Feature.commands ───────> cli.py        commands: another gateway may have what is off here
+                └── Feature.load_tables ────> stores        tables: all stores have the same ones
 
 The core imports no feature. A feature imports the core, and other features only if its first sentence says so; a test
 holds both. To add one, write its folder, and name it in `FEATURES`.
 """
 
+from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,7 @@ def enabled(settings: "Settings") -> list[Feature]:
     Raises:
         SettingsError: a name is of no feature, or a feature or another setting needs one that is not among them.
     """
-    from turnkeeper.models.settings.settings import SettingsError  # which still imports a feature
+    from turnkeeper.models.settings.settings import SettingsError  # slow to load, and seldom needed
 
     names = FEATURES if settings.features is None else settings.features
     if unknown := sorted(set(names) - set(FEATURES)):
@@ -53,6 +54,21 @@ def load_tables() -> None:
     """Define the tables of all features: stores have the same ones, whatever is on."""
     for feature in all_features():
         feature.load_tables()
+
+
+def enable(features: Sequence[Feature], *, runs_workflows: bool) -> None:
+    """Give the features' parts to all sessions of this process.
+
+    `runs_workflows`: the process runs or replays sessions. All that do this for an installation, and its gateways, have
+    the same features: a session with anything of another feature fails its workflow tasks until that is enabled again.
+    """
+    from turnkeeper.models.session.session import use_parts
+
+    use_parts([part for feature in features if (part := feature.session_part)])
+    if runs_workflows:
+        from turnkeeper.workflows.workflow_part import use_workflow_parts
+
+        use_workflow_parts([kind for feature in features if (kind := feature.workflow_part)])
 
 
 def _load(name: str) -> Feature:

@@ -7,8 +7,6 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from turnkeeper.features.tasks.rules.hand_off import TaskValidationWarning
-from turnkeeper.features.tasks.session.task_view import FINAL, CondensedTexts, HandOffReport, TaskStatus
 from turnkeeper.models.errors import ErrorType, RejectionReason
 from turnkeeper.models.ids import PublicId
 from turnkeeper.models.session.queue.prompts import FateName
@@ -19,6 +17,13 @@ from turnkeeper.models.transcript.conversation import (
     ConversationState,
     ConversationUpdate,
     SessionStatus,
+)
+from turnkeeper.models.transcript.task_view import (
+    FINAL,
+    CondensedTexts,
+    HandOffReport,
+    TaskStatus,
+    TaskValidationWarning,
 )
 from turnkeeper.models.transcript.trajectory import ApprovalDecision, Usage
 from turnkeeper.models.wire import Frozen, Items, UtcDatetime

@@ -90,6 +90,15 @@ def sibling_id(session_id: str, *, of: WorkflowId) -> WorkflowId:
     return workflow_id(session_id, tenant=tenant_of(of))
 
 
+def sibling_url(url: str | None, session_id: PublicId, sibling: PublicId) -> str | None:
+    """Return the URL of another session's page from that of `session_id`; `None` if that has none.
+
+    >>> sibling_url("https://agents.example/chat/s1", PublicId("s1"), PublicId("s1.task-1"))
+    'https://agents.example/chat/s1.task-1'
+    """
+    return url and sibling.join(url.rsplit(session_id, 1))
+
+
 def call_id(turn: int, step: int, index: int) -> str:
     """Return our id of a tool call, unique in its session; turns and steps count from 1, calls from 0 (SES-6).
 

@@ -22,6 +22,7 @@ from tests.harness import PATIENT_SECONDS, patient, product
 from tests.log_watch import LOG_WATCH
 from tests.stores.ready_files import make_files_with_tables
 from turnkeeper.api.timeouts import Timeouts
+from turnkeeper.features import all_features, enable
 from turnkeeper.ops.local.dev_server import QUERIES
 from turnkeeper.workflows import search_attributes
 from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
@@ -35,6 +36,7 @@ settings.register_profile(
 )
 settings.load_profile("turnkeeper")
 
+enable(all_features(), runs_workflows=True)
 read_certificates_once()
 make_files_with_tables()
 

@@ -13,7 +13,8 @@ MAX_SUMMARY_BYTES = 200
 """The maximum that Temporal accepts as a workflow's summary."""
 
 
-def initial_attributes(start: SessionInput, *, tenant: str) -> TypedSearchAttributes:
+def initial_attributes(start: SessionInput, *, tenant: str, parent: str | None = None) -> TypedSearchAttributes:
+    """Return them; `parent` is that of a task, or `NO_PARENT`."""
     pairs: list[SearchAttributePair[Any]] = [
         SearchAttributePair(search_attributes.SESSION_STATUS, "open"),
         SearchAttributePair(search_attributes.MODEL, start.model),
@@ -21,8 +22,8 @@ def initial_attributes(start: SessionInput, *, tenant: str) -> TypedSearchAttrib
     ]
     if start.user:
         pairs.append(SearchAttributePair(search_attributes.USER, search_attributes.encoded_user(start.user)))
-    if start.task:
-        pairs.append(SearchAttributePair(search_attributes.TASK_PARENT, search_attributes.task_parent(start.task)))
+    if parent:
+        pairs.append(SearchAttributePair(search_attributes.TASK_PARENT, parent))
     if tenant:
         pairs.append(SearchAttributePair(search_attributes.TENANT, tenant))
     return TypedSearchAttributes(pairs)

@@ -6,8 +6,6 @@ from urllib.parse import quote, unquote
 
 from temporalio.common import SearchAttributeKey
 
-from turnkeeper.features.tasks.session.task_input import NO_PARENT, TaskInput
-
 CoarseStatus = Literal["open", "awaiting_approval", "ended"]
 
 SESSION_STATUS = SearchAttributeKey.for_keyword("AgentSessionStatus")
@@ -23,11 +21,6 @@ TENANT = SearchAttributeKey.for_keyword("AgentTenant")
 
 ALL = (SESSION_STATUS, USER, MODEL, TURNS, TASK_PARENT, TENANT)
 """Registered at start-up."""
-
-
-def task_parent(task: TaskInput) -> str:
-    """Return a task's parent as `AgentTaskParent` has it."""
-    return task.parent or NO_PARENT
 
 
 def encoded_user(user: str) -> str:

@@ -6,6 +6,7 @@ A prompt is a signal, so it is safe as soon as Temporal has it, even if no worke
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -26,7 +27,7 @@ from turnkeeper.api.temporal.deletions import used_id_error
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.temporal_calls import call_temporal, call_worker, retry_undone
 from turnkeeper.features.copies.document.order import CopyOrder, StoredDocument
-from turnkeeper.models.ids import WorkflowId, tenant_of
+from turnkeeper.models.ids import WorkflowId, session_id_of, tenant_of
 from turnkeeper.models.session.approvals import ApprovalReceipt, ResolveApproval
 from turnkeeper.models.session.messages import (
     CancelReceipt,
@@ -37,15 +38,16 @@ from turnkeeper.models.session.messages import (
     WithdrawPrompt,
 )
 from turnkeeper.models.session.queue.prompts import PromptSignal
+from turnkeeper.models.session.session import Session
+from turnkeeper.models.session.views import make_index_entry
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.attachments import with_names
-from turnkeeper.models.transcript.index_entry import make_preview
+from turnkeeper.models.transcript.index_entry import IndexEntry, make_preview
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.session_index import IndexedSession
 from turnkeeper.stores.stores import Stores
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 from turnkeeper.workflows.new_session import initial_attributes, initial_memo, initial_summary
-from turnkeeper.workflows.search_attributes import task_parent
 
 MAX_CONCURRENT_UPDATES = 4
 """Updates of one session that run at once; others wait. Temporal allows ten, including those of other gateways, and
@@ -139,30 +141,20 @@ class SessionCommands:
         attachments = prompt.attachments if isinstance(prompt, PromptSignal) else []
         text = (prompt.text if isinstance(prompt, PromptSignal) else prompt) or with_names("", attachments)
         now = datetime.now(UTC)
-        self._stores.index_writer.add_missing(
-            IndexedSession(
-                workflow_id,
-                started_at=now,
-                last_activity_at=now,
-                title=start.title,
-                user=start.user,
-                model=start.model,
-                preview=make_preview(text) if text else None,
-                parent=task_parent(start.task) if start.task else None,
-                task_status="working" if start.task else None,
-                hand_off=start.task.report if start.task else None,
-            )
-        )
+        row = IndexedSession.of_entry(workflow_id, _entry_of_start(workflow_id, start, now=now), now=now)
+        self._stores.index_writer.add_missing(replace(row, preview=make_preview(text) if text else None))
 
     def _start_options(self, workflow_id: WorkflowId, start: SessionInput) -> dict[str, Any]:
+        now = datetime.now(UTC)
+        parent = _entry_of_start(workflow_id, start, now=now).parent
         return {
             "id": workflow_id,
             "task_queue": self._settings.task_queue,
             "id_reuse_policy": WorkflowIDReusePolicy.REJECT_DUPLICATE,
             "task_timeout": timedelta(seconds=self._settings.task_timeout),
             "static_summary": initial_summary(start),
-            "memo": initial_memo(start, now=datetime.now(UTC)),
-            "search_attributes": initial_attributes(start, tenant=tenant_of(workflow_id)),
+            "memo": initial_memo(start, now=now),
+            "search_attributes": initial_attributes(start, tenant=tenant_of(workflow_id), parent=parent),
             "rpc_timeout": self._timeouts.rpc,
         }
 
@@ -257,3 +249,8 @@ class SessionCommands:
 
     def _handle(self, workflow_id: WorkflowId) -> WorkflowHandle[Any, Any]:
         return self._client.get_workflow_handle(workflow_id)
+
+
+def _entry_of_start(workflow_id: WorkflowId, start: SessionInput, *, now: datetime) -> IndexEntry:
+    """Return what lists show of a session that is about to start."""
+    return make_index_entry(Session(session_id_of(workflow_id), start, now=now))

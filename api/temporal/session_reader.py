@@ -61,6 +61,7 @@ from turnkeeper.models.replay_text.turns import ReplayTurns
 from turnkeeper.models.session.approvals import PendingApprovals
 from turnkeeper.models.session.messages import (
     ContextRequest,
+    FeatureMessage,
     NoArgument,
     QueueRequest,
     ReplayRequest,
@@ -131,7 +132,7 @@ _QUERIES: dict[type[BaseModel], str] = {
     PendingApprovals: "get_pending_approvals",
     QueueView: "get_queue",
     ReplayTurns: "internal_replay_turns",
-    SessionSnapshot: "internal_session_snapshot",
+    SessionSnapshot: "internal_feature_query",
 }
 
 
@@ -240,7 +241,9 @@ class SessionReader:
         def read(session: Session) -> SessionSnapshot:
             return snapshot_of(session).model_copy(update={"context": None})
 
-        return (await self._ask(workflow_id, NoArgument(), SessionSnapshot, read)).view
+        return (
+            await self._ask(workflow_id, FeatureMessage(feature="copies", kind="snapshot"), SessionSnapshot, read)
+        ).view
 
     async def queue(self, workflow_id: WorkflowId, message_ids: Sequence[str] = ()) -> QueueView:
         """Return the queue and recent fates, or only those of `message_ids` (SES-6)."""

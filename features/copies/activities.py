@@ -31,10 +31,10 @@ from turnkeeper.features.copies.document.copied import (
 from turnkeeper.features.copies.document.document import ExportedTurn, SessionDocument
 from turnkeeper.features.copies.document.order import CopyOrder, FailedCopy, ForkSource
 from turnkeeper.features.copies.document.reading import check_document, copy_of_document, read_document
+from turnkeeper.features.copies.workflow_part import SNAPSHOT
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import WorkflowId
-from turnkeeper.models.session.carried_state import CarriedState
-from turnkeeper.models.session.messages import FIRST_RUN, deletion_id
+from turnkeeper.models.session.messages import FIRST_RUN, CarriedState, deletion_id
 from turnkeeper.models.session.queue.prompts import Fate
 from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.index_entry import make_preview
@@ -133,7 +133,7 @@ class CopyActivities:
         """
         try:
             original = self._client.get_workflow_handle(source)
-            return await query_session(original, "internal_session_snapshot", {}, SessionSnapshot)
+            return await query_session(original, "internal_feature_query", SNAPSHOT, SessionSnapshot)
         except RPCError as error:
             if error.status != RPCStatusCode.NOT_FOUND:
                 raise

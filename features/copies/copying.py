@@ -36,7 +36,8 @@ from turnkeeper.models.errors import ARCHIVE_UNAVAILABLE, RejectedError
 from turnkeeper.models.http_responses import CopyReceipt
 from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.invalid_values import field_path, reason_of
-from turnkeeper.models.session.messages import SessionInput, check_outside_start
+from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.session.start import check_outside_start
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.blobs import document_owner
 from turnkeeper.stores.stores import Stores
@@ -95,7 +96,7 @@ class SessionCopier:
                 "user": caller.user or snapshot.config.user,
                 "chat_url": chat_url(self._settings, target),
                 "first_prompt": None,
-                "task": None,
+                "features": self._settings.session_features,
             }
         )
         first_run_id = await self._reader.first_run_id(source) if snapshot.context else ""

@@ -27,9 +27,9 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.ids import WorkflowId, session_id_of
     from turnkeeper.models.session.archive.archive_messages import ArchiveMove, ArchiveMoveQuery
     from turnkeeper.models.session.archive.archive_moves import next_prompt_move, prompt_move_is_due
-    from turnkeeper.models.session.carried_state import CarriedState
-    from turnkeeper.models.session.messages import SessionInput, check_outside_start, parse, read_end
+    from turnkeeper.models.session.messages import CarriedState, SessionInput, parse, read_end
     from turnkeeper.models.session.session import Session
+    from turnkeeper.models.session.start import check_outside_start
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.archiving import Archiving
     from turnkeeper.workflows.background import report_rejections

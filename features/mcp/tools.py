@@ -12,15 +12,14 @@ from mcp_types import Tool as McpTool
 from mcp_types import ToolAnnotations
 from pydantic import BaseModel, Field, StrictBool
 
-from turnkeeper.api.bodies import Id, MaybeBlank, PromptText, TaskMessage, default_input
+from turnkeeper.api.bodies import Id, MaybeBlank, PromptText, default_input
 from turnkeeper.api.changes import RequestChanges, Starts
 from turnkeeper.api.prompts.attachments import AttachmentBodies, attachments_of
 from turnkeeper.api.prompts.prompt_sender import new_prompt
 from turnkeeper.api.services import Services
 from turnkeeper.features.mcp.tasks import links_of
-from turnkeeper.features.tasks.api.tasks import Tasks
+from turnkeeper.features.tasks.api.tasks import TaskMessage, Tasks
 from turnkeeper.features.tasks.session.task import CreateTask
-from turnkeeper.features.tasks.session.task_view import TaskStatus
 from turnkeeper.models.http_responses import Task, TaskPage
 from turnkeeper.models.ids import ID_PATTERN, PublicId, WorkflowId, session_id_of
 from turnkeeper.models.limits import Limits
@@ -28,6 +27,7 @@ from turnkeeper.models.session.queue.prompts import PromptMode, check_text
 from turnkeeper.models.settings.settings import Role
 from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.conversation import ConversationMessage, SessionStatus, TurnStatus
+from turnkeeper.models.transcript.task_view import TaskStatus
 from turnkeeper.models.wire import Frozen, Reason, Strict, UtcDatetime
 from turnkeeper.stores.session_index import IndexQuery
 

@@ -13,8 +13,6 @@ from turnkeeper.models.transcript.model_call import RequestHead, ServerText, off
 from turnkeeper.models.transcript.transcript import Transcript
 from turnkeeper.models.wire import Frozen
 
-TURNS_A_PAGE = 500
-
 Seen = Literal["verbatim", "truncated", "summarised", "refused", "retried", "not_at_all"]
 """How the model sees a turn.
 
@@ -99,7 +97,7 @@ def context_view(
     model: str,
     absent: Sequence[ServerText] = (),
     before: int | None = None,
-    limit: int = TURNS_A_PAGE,
+    limit: int,
 ) -> ContextView:
     """Return what the model sees of the newest `limit` turns, or of those before turn number `before`."""
     end = min(transcript.count, transcript.count if before is None else before - 1)

@@ -35,15 +35,15 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from turnkeeper.features.tasks.rules.history_policy import HandOffPresets
 from turnkeeper.models.context.window import BOTH_FORMS, ConversationHistoryConfig, history_config
 from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.ids import checked_model
 from turnkeeper.models.invalid_values import reason_of
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.defaults import DEFAULT_MODEL, DEFAULT_SYSTEM_PROMPT, SystemPrompt
+from turnkeeper.models.settings.history_policy import HandOffPresets
 from turnkeeper.models.settings.origins import normal_host, parse_origin
-from turnkeeper.models.wire import Strict
+from turnkeeper.models.wire import FeatureData, Strict
 
 ENV_PREFIX = "TURNKEEPER_"
 CONFIG_VARIABLE = "TURNKEEPER_CONFIG"
@@ -265,6 +265,13 @@ class Settings(BaseSettings):
         """Model of new sessions: the one that is set, or that of the first vendor with a key (AGT-4)."""
         vendors = (model for variable, model in VENDORS_MODELS.items() if os.environ.get(variable))
         return self.model or next(vendors, DEFAULT_MODEL)
+
+    @property
+    def session_features(self) -> FeatureData:
+        """What the input of new sessions has for features."""
+        if self.hand_off == HandOffPresets() or not (self.features is None or "tasks" in self.features):
+            return {}
+        return {"tasks": {"presets": self.hand_off.model_dump(mode="json")}}
 
     @property
     def gateway_url(self) -> str:

@@ -4,18 +4,39 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 
-from turnkeeper.api.bodies import CancelTask, TaskMessage, TaskPreview
 from turnkeeper.api.dependencies import CallerDep, ChangesDep, ServicesDep, TaskId
 from turnkeeper.api.http.openapi import ANY, TASK, WORKER, errors
 from turnkeeper.api.roles import MAX_HISTORY_BYTES, access, require_for_fields
 from turnkeeper.api.routes.conversation import ACCEPTED, accepted
-from turnkeeper.features.tasks.api.tasks import Tasks
+from turnkeeper.features.tasks.api.tasks import TaskMessage, Tasks
+from turnkeeper.features.tasks.rules.relevance import ExchangeRelevance
+from turnkeeper.features.tasks.rules.task_context import ConversationHistory
 from turnkeeper.features.tasks.session.task import CreateTask
-from turnkeeper.features.tasks.session.task_view import TaskStatus
 from turnkeeper.models.http_responses import Task, TaskPage, TaskReceipt
 from turnkeeper.models.ids import ID_PATTERN
+from turnkeeper.models.transcript.task_view import HandOffReport, TaskStatus, TaskValidationWarning
+from turnkeeper.models.wire import Reason, Strict
 from turnkeeper.stores.session_index import IndexQuery
+
+
+class CancelTask(Strict):
+    """Cancel a task; the `reason` is in Temporal's history."""
+
+    reason: Reason | None = None
+
+
+class TaskPreview(BaseModel):
+    """A task as it would start: its history, a report on how the history was cut, and its first `prompt`."""
+
+    context: HandOffReport
+    warnings: list[TaskValidationWarning]
+    conversation_history: ConversationHistory | None
+    prompt: str
+    relevance: list[ExchangeRelevance] = []
+    """Of each exchange, and why it stayed or was left out; empty if the policy has no `relevant_to` (CTX-15)."""
+
 
 router = APIRouter(tags=["tasks"], max_body_size=MAX_HISTORY_BYTES)
 

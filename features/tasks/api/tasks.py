@@ -5,7 +5,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
-from turnkeeper.api.bodies import TaskMessage, chat_url, session_links
+from pydantic import ConfigDict
+
+from turnkeeper.api.bodies import Id, PromptText, chat_url, session_links
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.changes import RequestChanges, Starts, field_names
 from turnkeeper.api.history.transcript_reader import TranscriptReader
@@ -23,18 +25,19 @@ from turnkeeper.features.tasks.api.new_task import (
     task_input,
 )
 from turnkeeper.features.tasks.api.task_reader import CANCELLING, TaskReader
-from turnkeeper.features.tasks.rules.history_policy import HistoryPolicy
 from turnkeeper.features.tasks.rules.inheritance import MAX_PAGES, Inheritance
 from turnkeeper.features.tasks.session.task import CreateTask, PreparedTask, policy_of, prepare_task
 from turnkeeper.features.tasks.session.task_input import MEMO_KEY, TaskNote
-from turnkeeper.features.tasks.session.task_view import TaskStatus
 from turnkeeper.features.tasks.stores.bm25 import rank
 from turnkeeper.features.tasks.stores.histories import store_hand_off
 from turnkeeper.models.http_responses import Task, TaskPage, TaskReceipt
 from turnkeeper.models.ids import WorkflowId, session_id_of, sibling_id, workflow_id
 from turnkeeper.models.limits import Limits
-from turnkeeper.models.session.queue.prompts import check_text
+from turnkeeper.models.session.queue.prompts import PromptMode, check_text
+from turnkeeper.models.settings.history_policy import HistoryPolicy
 from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.task_view import TaskStatus
+from turnkeeper.models.wire import Strict
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.session_index import IndexedSession, IndexQuery
 from turnkeeper.stores.stores import Stores
@@ -44,6 +47,16 @@ CANCEL_SECONDS = 1.5
 
 MAX_TURNS = 200
 """Turns of the first page that is read for a task that inherits its parent's conversation."""
+
+
+class TaskMessage(Strict):
+    """A further prompt for a task. The same `id` sent twice is one prompt."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"text": "also the Python files", "id": "m-1"}]})
+
+    text: PromptText
+    id: Id | None = None
+    mode: PromptMode = "enqueue"
 
 
 class Tasks:

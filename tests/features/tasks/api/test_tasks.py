@@ -16,6 +16,7 @@ from tests.waiting import until
 from turnkeeper.activities.providers.offline.model import answer as offline_answer
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolSpec
+from turnkeeper.models.transcript.task_view import NO_PARENT
 from turnkeeper.models.transcript.trajectory import ModelStep
 from turnkeeper.workflows import search_attributes
 
@@ -89,7 +90,7 @@ async def test_tsk_1_the_call_of_the_original_design_starts_an_agent_with_all_of
         assert part in prompt
     assert (task["status"], task["title"]) == ("completed", "Implement JWT token authentication system")
     started = await env.client.get_workflow_handle(task_id).describe()
-    assert started.typed_search_attributes[search_attributes.TASK_PARENT] == search_attributes.NO_PARENT
+    assert started.typed_search_attributes[search_attributes.TASK_PARENT] == NO_PARENT
     assert started.raw_info.priority.priority_key == 2
 
 

@@ -1,4 +1,4 @@
-"""Tasks as a session shows them: the task that it is, and the tasks that it has started (TSK-4, TSK-5)."""
+"""Tasks as a session shows them: the task that it is, and those that it has started (TSK-4, TSK-5). Data, no rules."""
 
 from typing import Literal
 
@@ -12,6 +12,38 @@ TaskStatus = Literal["working", "input_required", "completed", "failed", "cancel
 """`input_required`: a tool call of the task, or of a task below it, waits for a person's decision."""
 
 FINAL: frozenset[TaskStatus] = frozenset({"completed", "failed", "cancelled"})
+
+
+NO_PARENT = "none"
+"""The parent of a task that no session has started, where sessions that are no task have none either."""
+
+
+WarningCode = Literal[
+    "too_many_messages",
+    "missing_timestamp",
+    "invalid_timestamp",
+    "empty_content",
+    "truncated",
+    "condensed",
+    "not_condensed",
+    "not_attached",
+    "left_out",
+    "replaced_characters",
+    "total_size",
+    "all_filtered",
+    "prompt_size",
+]
+Severity = Literal["low", "medium", "high"]
+
+
+class TaskValidationWarning(Frozen):
+    """A correction; the message says what was changed. Warnings never fail a task (TSK-2)."""
+
+    code: WarningCode
+    field: str
+    message: str
+    severity: Severity = "low"
+    suggestion: str | None = None
 
 
 class HandOffReport(Frozen):
