@@ -22,10 +22,10 @@ from turnkeeper.models.settings.mcp_config import load_foreign_servers
 from turnkeeper.models.settings.settings import Settings, SettingsError, load_settings
 from turnkeeper.ops.local.logs import set_up_logging
 from turnkeeper.ops.local.ports import free_port, is_free
+from turnkeeper.ops.local.process import loop_watchdog, paused_collector, run_to_end
 from turnkeeper.ops.local.supervisor import Gateway
 from turnkeeper.stores.private_files import close_to_others
-from turnkeeper.workflows.hosting.endpoint import TemporalAccessError
-from turnkeeper.workflows.hosting.process import paused_collector, run_to_end
+from turnkeeper.stores.temporal.endpoint import TemporalAccessError
 
 if TYPE_CHECKING:
     from turnkeeper.clients.terminal.gateway_command import CopyCommands
@@ -120,7 +120,7 @@ def api() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     with contextlib.suppress(KeyboardInterrupt):
         bounds = ConnectionBounds.of(settings)
-        GatewayServer(gateway, host=settings.api_host, port=port, bounds=bounds).run()
+        GatewayServer(gateway, host=settings.api_host, port=port, bounds=bounds, watchdog=loop_watchdog).run()
 
 
 @commands.command()
@@ -530,8 +530,8 @@ async def _run_worker(settings: Settings, activity_reports: int | None) -> None:
     with paused_collector():
         # Only the worker loads the SDKs of tools and vendors.
         from turnkeeper.stores.stores import check_stores
+        from turnkeeper.stores.temporal.connection import connect
         from turnkeeper.worker import run_worker
-        from turnkeeper.workflows.hosting.connection import connect
 
     await check_stores(settings)
     client = await connect(settings, patience=WORKER_PATIENCE_SECONDS)
@@ -548,7 +548,7 @@ async def _replay_check(
     if histories:
         findings = check_files(histories)
     else:
-        from turnkeeper.workflows.hosting.connection import connect
+        from turnkeeper.stores.temporal.connection import connect
 
         client = await connect(_settings(code=NOT_CHECKED))
         findings = check_sessions(client, ids=sessions or (), closed=every, limit=limit)

@@ -41,14 +41,14 @@ from turnkeeper.models.settings.settings import Settings, load_settings
 from turnkeeper.ops.checks.worker_report import reporting
 from turnkeeper.ops.local.dead_worker import RunningReporter
 from turnkeeper.ops.local.logs import set_up_logging
+from turnkeeper.ops.local.process import loop_watchdog, run_to_end
 from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.stores import Stores, check_stores
+from turnkeeper.stores.temporal.connection import connect, prepare, prepare_embedded
+from turnkeeper.stores.temporal.endpoint import find_endpoint
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 from turnkeeper.workflows.delete_session import DeleteSession
-from turnkeeper.workflows.hosting.connection import connect, prepare, prepare_embedded
-from turnkeeper.workflows.hosting.endpoint import find_endpoint
-from turnkeeper.workflows.hosting.process import loop_watchdog, run_to_end
 from turnkeeper.workflows.hosting.sdk_internals import SdkInternals
 from turnkeeper.workflows.hosting.task_slots import task_tuner
 

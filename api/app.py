@@ -33,7 +33,7 @@ from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.stores import Stores
-from turnkeeper.workflows.hosting.connection import connect, outage_logged
+from turnkeeper.stores.temporal.connection import connect, outage_logged
 
 ROUTERS = tuple(
     routes.router for routes in (sessions, conversation, approvals, context, blobs, attachments, markdown, health)

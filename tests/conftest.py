@@ -23,8 +23,8 @@ from tests.log_watch import LOG_WATCH
 from tests.stores.ready_files import make_files_with_tables
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.ops.local.dev_server import QUERIES
-from turnkeeper.workflows import search_attributes
-from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
+from turnkeeper.stores.temporal import search_attributes
+from turnkeeper.stores.temporal.payload_converter import DATA_CONVERTER
 from turnkeeper.workflows.hosting.sdk_internals import EvictingRunner
 
 settings.register_profile(

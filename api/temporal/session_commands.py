@@ -26,7 +26,7 @@ from turnkeeper.api.temporal.deletions import used_id_error
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.temporal_calls import call_temporal, call_worker, retry_undone
 from turnkeeper.features.copies.document.order import CopyOrder, StoredDocument
-from turnkeeper.models.ids import WorkflowId, tenant_of
+from turnkeeper.models.ids import SESSION_TYPE, WorkflowId, tenant_of
 from turnkeeper.models.session.approvals import ApprovalReceipt, ResolveApproval
 from turnkeeper.models.session.messages import (
     CancelReceipt,
@@ -43,9 +43,8 @@ from turnkeeper.models.transcript.index_entry import preview_of
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.session_index import IndexedSession
 from turnkeeper.stores.stores import Stores
-from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
-from turnkeeper.workflows.new_session import initial_attributes, initial_memo, initial_summary
-from turnkeeper.workflows.search_attributes import task_parent
+from turnkeeper.stores.temporal.new_session import initial_attributes, initial_memo, initial_summary
+from turnkeeper.stores.temporal.search_attributes import task_parent
 
 MAX_CONCURRENT_UPDATES = 4
 """Updates of one session that run at once; others wait. Temporal allows ten, including those of other gateways, and
@@ -83,7 +82,7 @@ class SessionCommands:
         options = self._start_options(workflow_id, start)
         options["memo"] |= memo or {}
         start_call = self._client.start_workflow(
-            AgenticAIWorkflow.run,
+            SESSION_TYPE,
             start,
             id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
             priority=Priority(priority_key=priority_key),
@@ -121,7 +120,7 @@ class SessionCommands:
     async def start_or_prompt(self, workflow_id: WorkflowId, start: SessionInput, prompt: PromptSignal) -> None:
         """Signal the session, and start it in the same call if it doesn't exist. Raises 409 if it is closed."""
         start_call = self._client.start_workflow(
-            AgenticAIWorkflow.run,
+            SESSION_TYPE,
             start,
             start_signal="prompt",
             start_signal_args=[prompt],

@@ -24,7 +24,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.features.copies.activities import CopyActivities
     from turnkeeper.features.copies.document.order import COPYING, CopyOrder, FailedCopy, StoredDocument
     from turnkeeper.models.errors import REJECTION_PREFIX, RejectedError
-    from turnkeeper.models.ids import WorkflowId, session_id_of
+    from turnkeeper.models.ids import SESSION_TYPE, WorkflowId, session_id_of
     from turnkeeper.models.session.archive.archive_messages import ArchiveMove, ArchiveMoveQuery
     from turnkeeper.models.session.archive.archive_moves import next_prompt_move, prompt_move_is_due
     from turnkeeper.models.session.carried_state import CarriedState
@@ -69,7 +69,7 @@ class CopySession:
             await self._clear(order, message)
             raise ApplicationError(message, type="copy_failed", non_retryable=True) from None
         session.reject_uncarriable(now=workflow.now())
-        workflow.continue_as_new(args=[session.carry()], workflow="AgenticAIWorkflow")
+        workflow.continue_as_new(args=[session.carry()], workflow=SESSION_TYPE)
 
     async def _store(self, order: CopyOrder) -> CarriedState:
         if order.document:

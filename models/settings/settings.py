@@ -4,7 +4,7 @@ A value given in code beats an environment variable `TURNKEEPER_*`, which beats 
 directory (or the file named by `TURNKEEPER_CONFIG`), which beats the default. Nested settings are tables in the file
 and double underscores in the environment: `limits.max_steps`, `TURNKEEPER_LIMITS__MAX_STEPS`. `docs/settings.md` lists
 every setting; a test compares the two. A Temporal server other than the embedded one is configured in Temporal's own
-way: `TEMPORAL_*` and `temporal.toml` (`workflows/hosting/connection.py`).
+way: `TEMPORAL_*` and `temporal.toml` (`stores/temporal/connection.py`).
 """
 
 import difflib

@@ -36,10 +36,10 @@ from turnkeeper.features.copies.workflow import CopySession
 from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.session.messages import deleted_session
 from turnkeeper.models.texts.counted import counted
+from turnkeeper.stores.temporal.endpoint import TemporalAccessError
+from turnkeeper.stores.temporal.payload_converter import DATA_CONVERTER
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 from turnkeeper.workflows.delete_session import DeleteSession
-from turnkeeper.workflows.hosting.endpoint import TemporalAccessError
-from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
 SESSION_TYPE, COPY_TYPE, DELETION_TYPE = (kind.__name__ for kind in (AgenticAIWorkflow, CopySession, DeleteSession))
 

@@ -22,7 +22,7 @@ from turnkeeper.models.session.carried_state import CarriedState
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.queue.fates import REMEMBERED_FATES
 from turnkeeper.models.wire import UndecodablePayload
-from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
+from turnkeeper.stores.temporal.payload_converter import DATA_CONVERTER
 
 ENCODINGS = [
     *(b"json/plain", b"json/protobuf", b"binary/protobuf", b"binary/null", b"binary/plain", b"binary/encrypted"),

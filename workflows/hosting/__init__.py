@@ -1,1 +1,1 @@
-"""What a process needs to run the workflow: connection, task slots, eviction."""
+"""What a worker needs to run the workflow: task slots, eviction, the SDK's private parts."""

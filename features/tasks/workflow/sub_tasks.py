@@ -33,9 +33,9 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.session.views import due_task_change
     from turnkeeper.models.transcript.large_texts import cut_result
     from turnkeeper.models.transcript.trajectory import BlobRef, ToolResult
+    from turnkeeper.stores.temporal.new_session import initial_attributes, initial_memo, initial_summary
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.background import run_in_background
-    from turnkeeper.workflows.new_session import initial_attributes, initial_memo, initial_summary
     from turnkeeper.workflows.turn.turn_scope import check_cancelled
 
 WORKFLOW = "AgenticAIWorkflow"

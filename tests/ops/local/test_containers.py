@@ -11,8 +11,8 @@ from temporalio.api.enums.v1 import IndexedValueType
 from turnkeeper.models.session.defaults import DEFAULT_MODEL
 from turnkeeper.models.settings.settings import ENV_PREFIX, VENDORS_MODELS, Settings, setting_names
 from turnkeeper.ops.local.temporal_binary import find_binary, server_version
-from turnkeeper.workflows import search_attributes
-from turnkeeper.workflows.hosting.connection import RETENTION_DAYS
+from turnkeeper.stores.temporal import search_attributes
+from turnkeeper.stores.temporal.connection import RETENTION_DAYS
 
 ROOT = Path(__file__).parents[3]
 COMPOSE = (ROOT / "docker-compose.yml").read_text()

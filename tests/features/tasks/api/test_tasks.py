@@ -17,7 +17,7 @@ from turnkeeper.activities.providers.offline.model import answer as offline_answ
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolSpec
 from turnkeeper.models.transcript.trajectory import ModelStep
-from turnkeeper.workflows import search_attributes
+from turnkeeper.stores.temporal import search_attributes
 
 CONVERSATION = [
     {
