@@ -22,8 +22,8 @@ from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.features.copies.activities import CopyActivities
-    from turnkeeper.features.copies.document.order import COPYING, CopyOrder, FailedCopy, StoredDocument
-    from turnkeeper.models.errors import REJECTION_PREFIX, RejectedError
+    from turnkeeper.features.copies.document.order import CopyOrder, FailedCopy, StoredDocument
+    from turnkeeper.models.errors import NO_SESSION_YET, REJECTION_PREFIX, RejectedError
     from turnkeeper.models.ids import SESSION_TYPE, WorkflowId, session_id_of
     from turnkeeper.models.session.archive.archive_messages import ArchiveMove, ArchiveMoveQuery
     from turnkeeper.models.session.archive.archive_moves import next_prompt_move, prompt_move_is_due
@@ -152,7 +152,7 @@ class CopySession:
 
     @workflow.query(dynamic=True, description="Every query is refused until the session is copied.")
     def refuse_query(self, name: str, arguments: Sequence[RawValue]) -> None:
-        raise ApplicationError(f"{REJECTION_PREFIX}{COPYING}", type="copying")
+        raise ApplicationError(f"{REJECTION_PREFIX}{NO_SESSION_YET}", type="no_session_yet")
 
     @workflow.update(dynamic=True, description="Every update is refused until the session is copied.")
     def update(self, name: str, arguments: Sequence[RawValue]) -> None:

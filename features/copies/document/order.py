@@ -9,9 +9,6 @@ from turnkeeper.models.wire import Compact, Items, UtcDatetime
 COPY = "copy"
 """Key of the memo of a session that is or was a copy; its value is a `CopyMemo`."""
 
-COPYING = "The session is being copied, and can't be read before that is done."
-"""Answer to the queries of readers that do not know of the receipt."""
-
 
 class ForkSource(Compact):
     """The original of a fork, and the number of the last turn that is copied."""
