@@ -22,7 +22,7 @@ from turnkeeper.models.settings.mcp_config import load_foreign_servers
 from turnkeeper.models.settings.settings import Settings, SettingsError, load_settings
 from turnkeeper.ops.local.logs import set_up_logging
 from turnkeeper.ops.local.ports import free_port, is_free
-from turnkeeper.ops.local.process import loop_watchdog, paused_collector, run_to_end
+from turnkeeper.ops.local.process import loop_watchdog, missing_extra_explained, paused_collector, run_to_end
 from turnkeeper.ops.local.supervisor import Gateway
 from turnkeeper.stores.private_files import close_to_others
 from turnkeeper.stores.temporal.endpoint import TemporalAccessError
@@ -480,7 +480,7 @@ def version() -> None:
 
 def app() -> NoReturn:
     """Run the command line, and end the process."""
-    run_to_end(commands)
+    run_to_end(missing_extra_explained()(commands))
 
 
 def _task_commands(url: str | None, as_json: bool) -> "TaskCommands":

@@ -11,8 +11,8 @@ from turnkeeper.features.tasks.rules.hand_off import TaskValidationWarning
 from turnkeeper.features.tasks.session.task_view import FINAL, CondensedTexts, HandOffReport, TaskStatus
 from turnkeeper.models.errors import ErrorType, RejectionReason
 from turnkeeper.models.ids import PublicId
+from turnkeeper.models.roles import Role
 from turnkeeper.models.session.queue.prompts import FateName
-from turnkeeper.models.settings.settings import Role
 from turnkeeper.models.transcript.conversation import (
     ArchiveReport,
     ContextSize,

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from turnkeeper.features.tasks.session.task_state import TaskChange, TaskOutcome, bound_answer, task_status
 from turnkeeper.features.tasks.session.task_view import FINAL, TaskStatus, TaskView
-from turnkeeper.models.context.context_view import ContextView, context_view
+from turnkeeper.models.context.context_report import context_view
+from turnkeeper.models.context.context_view import ContextView
 from turnkeeper.models.replay_text.turns import ReplayTurns
 from turnkeeper.models.session.approvals import PendingApprovals, pending_approvals
 from turnkeeper.models.session.messages import ContextRequest, StateRequest, UpdatesRequest

@@ -14,7 +14,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -495,18 +495,3 @@ def _is_printable(name: str) -> bool:
 def _place(name: str) -> str:
     names = (variable for variable, value in os.environ.items() if value and variable.upper() == _variable(name))
     return next((f"environment variable {variable}" for variable in names), f"in {settings_file()}")
-
-
-Role = Literal["reader", "writer", "approver", "admin"]
-"""Each role may do what those before it may."""
-
-ROLES: tuple[Role, ...] = get_args(Role)
-
-
-def role_of(name: object) -> Role | None:
-    """Return the role with this name; `None` if there is none.
-
-    >>> role_of("writer"), role_of("root")
-    ('writer', None)
-    """
-    return next((role for role in ROLES if role == name), None)

@@ -14,7 +14,7 @@ from hashlib import sha256
 
 from sqlalchemy import Connection, Row, select, update
 
-from turnkeeper.models.settings.settings import Role, role_of
+from turnkeeper.models.roles import Role, role_of
 from turnkeeper.stores.database.database import Database
 from turnkeeper.stores.database.moments import microseconds, moment_of
 from turnkeeper.stores.database.rows import insert_missing

@@ -29,8 +29,9 @@ from turnkeeper.api.identity import Identity
 from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.ids import DEFAULT_TENANT, is_tenant
+from turnkeeper.models.roles import role_of
 from turnkeeper.models.settings.origins import origin_of
-from turnkeeper.models.settings.settings import OidcSettings, is_loopback, role_of
+from turnkeeper.models.settings.settings import OidcSettings, is_loopback
 from turnkeeper.stores.database.tables import MAX_ID_CHARS
 
 ALGORITHMS = frozenset(

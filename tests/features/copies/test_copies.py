@@ -362,7 +362,7 @@ async def test_ses_18_an_import_whose_upload_breaks_off_ends_and_can_be_sent_aga
 
     with monkeypatch.context() as patch:
         patch.setattr("turnkeeper.workflows.activity_options.UPLOAD_PATIENCE", timedelta(seconds=1))
-        patch.setattr("turnkeeper.api.temporal.session_commands.SessionCommands.note_stored_document", dies)
+        patch.setattr("turnkeeper.api.temporal.session_commands.SessionCommands.signal", dies)
         assert (await http.post("/workflow/import", params={"id": new_id}, json=document)).status_code == 500
 
         async def is_ended() -> bool:
