@@ -89,24 +89,24 @@ def client_alone(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install the wheel and what it depends on without extras; return the environment's Python."""
     environment = tmp_path_factory.mktemp("alone") / "environment"
     packages = install(wheel, environment)
-    needed = {one.name: one for one in needed_by(packages)}
+    needed = list(needed_by(packages))
     assert len(needed) <= 12
-    for needed_one in needed.values():
-        for name in {file.parts[0] for file in needed_one.files or () if file.parts[0] not in ("..", "__pycache__")}:
+    for each in needed:
+        for name in {file.parts[0] for file in each.files or ()} - {"..", "__pycache__"}:
             if not (packages / name).exists():
-                (packages / name).symlink_to(Path(str(needed_one.locate_file(name))))
+                (packages / name).symlink_to(Path(str(each.locate_file(name))))
     return environment / "bin" / "python"
 
 
 def needed_by(packages: Path) -> Iterator[Distribution]:
-    """Yield the distributions that the one in `packages` needs without extras, and what those need."""
-    (wanted,) = Distribution.discover(path=[str(packages)])
-    pending, found = [wanted], set[str]()
+    """Yield the distributions that ours in `packages` needs without extras, and what those need."""
+    (ours,) = Distribution.discover(path=[str(packages)])
+    pending, names = [ours], set[str]()
     while pending:
         for text in pending.pop().requires or ():
             requirement = Requirement(text)
-            if requirement.name not in found and (not requirement.marker or requirement.marker.evaluate({"extra": ""})):
-                found.add(requirement.name)
+            if requirement.name not in names and (not requirement.marker or requirement.marker.evaluate({"extra": ""})):
+                names.add(requirement.name)
                 pending.append(distribution(requirement.name))
                 yield pending[-1]
 
