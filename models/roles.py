@@ -8,10 +8,10 @@ Role = Literal["reader", "writer", "approver", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)
 
 
-def role_of(name: object) -> Role | None:
+def parse_role(name: object) -> Role | None:
     """Return the role with this name; `None` if there is none.
 
-    >>> role_of("writer"), role_of("root")
+    >>> parse_role("writer"), parse_role("root")
     ('writer', None)
     """
     return next((role for role in ROLES if role == name), None)

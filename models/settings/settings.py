@@ -42,7 +42,7 @@ from turnkeeper.models.ids import checked_model
 from turnkeeper.models.invalid_values import reason_of
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.defaults import DEFAULT_MODEL, DEFAULT_SYSTEM_PROMPT, SystemPrompt
-from turnkeeper.models.settings.origins import normal_host, origin_of
+from turnkeeper.models.settings.origins import normal_host, parse_origin
 from turnkeeper.models.wire import Strict
 
 ENV_PREFIX = "TURNKEEPER_"
@@ -117,7 +117,7 @@ class OidcSettings(Strict):
     @field_validator("issuer")
     @classmethod
     def _check_issuer(cls, issuer: str | None) -> str | None:
-        origin = origin_of(issuer) if issuer else None
+        origin = parse_origin(issuer) if issuer else None
         if issuer is None or (origin and (origin.scheme == "https" or is_loopback(origin.host))):
             return issuer
         raise ValueError("write https://HOST or https://HOST/PATH, as the tokens' iss has it; http on loopback only")
@@ -329,7 +329,7 @@ class Settings(BaseSettings):
     @field_validator("public_url")
     @classmethod
     def _check_public_url(cls, public_url: str | None) -> str | None:
-        if public_url is not None and origin_of(public_url) is None:
+        if public_url is not None and parse_origin(public_url) is None:
             raise ValueError("write https://HOST, https://HOST:PORT or either with a path")
         return public_url
 

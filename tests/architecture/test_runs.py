@@ -60,7 +60,7 @@ async def test_agt_11_without_a_key_the_live_tests_say_what_they_left_out_and_fa
 
 
 async def test_agt_4_no_other_test_sees_the_keys_of_the_developer() -> None:
-    chosen = "tests/ops/local/test_settings.py::test_agt_4_without_a_key_new_sessions_get_the_offline_model"
+    chosen = "tests/ops/local/test_settings.py::test_agt_4_without_a_key_new_sessions_use_the_offline_model"
     ran = await pytest_run(chosen, **KEYS)
     assert "1 passed" in ran.output, ran.output
 

@@ -228,7 +228,7 @@ async def test_agt_8_an_approved_call_runs_in_the_same_message(
 async def test_agt_8_a_rejection_reaches_the_model_with_its_reason(
     driver: Driver, url: str, http: AsyncClient, env: Environment
 ) -> None:
-    """A call that was denied stays `approval-responded` for ever.
+    """A call that was denied stays `approval-responded` forever.
 
     Reported as vercel/ai#17136.
     """

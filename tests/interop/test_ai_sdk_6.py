@@ -56,7 +56,7 @@ async def test_agt_8_version_6_decides_and_the_same_message_goes_on(
 async def test_agt_8_version_6_shows_a_denied_call_as_denied(
     driver_6: Driver, url: str, http: AsyncClient, env: Environment
 ) -> None:
-    """A call that was denied stays `approval-responded` for ever.
+    """A call that was denied stays `approval-responded` forever.
 
     Reported as vercel/ai#17136.
     """

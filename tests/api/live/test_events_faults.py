@@ -69,7 +69,7 @@ async def test_api_1_a_stream_stays_open_while_its_worker_is_killed_and_another_
     await driven.prompt(id="p1", text="count")
     async with served(temporal, Settings(**settings)) as url, client_of(url) as http:
         watcher = Watcher(http, driven.handle.id)
-        plan = plan_of(temporal, settings, pauses_at="model call 1 has written 10", pause="for ever")
+        plan = plan_of(temporal, settings, pauses_at="model call 1 has written 10", pause="forever")
         async with doomed_worker(plan) as doomed:
             await driven.state()  # asks until the worker has started
             async with watcher.stream() as events:

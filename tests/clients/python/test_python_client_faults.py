@@ -57,7 +57,7 @@ class Broadcast(httpx2.AsyncByteStream):
 def client_of(
     *answers: Callable[[], httpx2.Response], url: str = "http://gateway", patience: float = 0.0
 ) -> GatewayClient:
-    """A client whose requests are answered by `answers`, one after the other, the last one for ever."""
+    """A client whose requests are answered by `answers`, one after the other, the last one forever."""
     rest = list(answers)
 
     def answer(_: httpx2.Request) -> httpx2.Response:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.clients.terminal.conftest import Chat, run_chat
 from tests.harness import Environment
-from turnkeeper.clients.python.attachments import attachment_of, read_attachment
+from turnkeeper.clients.python.attachments import make_attachment, read_attachment
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.models.transcript.attachments import MAX_ATTACHMENT_BYTES, CodeAttachment, FileAttachment
 
@@ -65,7 +65,7 @@ async def test_ctx_16_the_python_client_uploads_and_reads_a_content(gateway: Gat
     ],
 )
 def test_ctx_16_a_file_is_what_its_name_and_its_beginning_say(name: str, content: bytes, kind: str) -> None:
-    attachment = attachment_of(name, content)
+    attachment = make_attachment(name, content)
     about = attachment.language if isinstance(attachment, CodeAttachment) else attachment.media_type
     assert f"{attachment.type} {about}" == kind
 

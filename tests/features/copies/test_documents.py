@@ -102,7 +102,7 @@ PLAIN = max(index for index, ref in enumerate(ENTRIES) if "messages" not in ref)
 
 DAMAGES: list[tuple[Damage, str, str]] = [
     (other("format", "other.session"), "format", "turnkeeper.session"),
-    (other("version", 2), "version", "later release"),
+    (other("version", 2), "version", "later version"),
     (other("version", "1"), "version", ""),
     (other("surprise", 1), "surprise", "unknown"),
     (other("session.configuration.limits", {"max_steps": 0}), "session.configuration.limits.max_steps", "at least 1"),

@@ -25,7 +25,7 @@ EXAMPLE = re.compile(r"^ *```toml\n(?P<text>.*?)^ *```$", re.MULTILINE | re.DOTA
 
 
 @pytest.mark.parametrize("text", [example["text"] for example in EXAMPLE.finditer(PAGE.read_text())])
-def test_ops_4_every_example_is_read_as_it_stands(text, folder):
+def test_ops_4_every_example_is_valid(text, folder):
     (folder / "turnkeeper.toml").write_text(dedent(text))
     assert load_settings()
 

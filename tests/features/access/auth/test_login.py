@@ -252,9 +252,9 @@ async def test_api_4_a_tool_of_mcp_needs_its_role(address: str, settings: Settin
         assert (await client.answer("list_tasks"))["tasks"] == []
         refusal = await client.call("create_task", description="Count.")
         assert refusal.is_error
-        assert "the role writer" in refusal.content[0].text
+        assert "the writer role" in refusal.content[0].text
     async with mcp_client(address, key=key, tasks=True) as client:
-        with pytest.raises(MCPError, match="the role writer"):
+        with pytest.raises(MCPError, match="the writer role"):
             await client.request("tasks/cancel", "no-such-task")
     admin = {"Authorization": f"Bearer {await key_of(settings, Column('Ann', 'admin', 'without-tasks'))}"}
     async with httpx.AsyncClient(base_url=address, headers=admin) as http:

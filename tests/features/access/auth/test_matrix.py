@@ -124,7 +124,7 @@ async def test_api_4_every_route_is_for_the_callers_of_its_entry_alone(app: Fast
                 if outcome != expected:
                     surprises.append((verb, path, outcome, expected))
                 if outcome == "forbidden" and verb != "HEAD":
-                    assert f"the role {access}" in answer.json()["detail"], route
+                    assert f"the {access} role" in answer.json()["detail"], route
     assert surprises == []
 
 
