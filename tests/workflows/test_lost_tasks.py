@@ -14,7 +14,7 @@ from temporalio.client import Client, WorkflowHandle, WorkflowHistory
 from temporalio.service import RPCError
 from temporalio.worker import Replayer
 
-from tests.api.temporal.test_committed_states import taken_task
+from tests.api.temporal.test_committed_states import polled_workflow_task
 from tests.harness import BOUND, environment
 from turnkeeper.api.temporal.commits import WorkflowTasks
 from turnkeeper.models.limits import Limits
@@ -115,4 +115,4 @@ async def is_signal_behind(asking: asyncio.Task[ConversationState], handle: Hand
 
 async def is_task_lost(temporal: Client, queue: str) -> bool:
     """Poll the session's workflow task and do nothing; `False` if the query came first."""
-    return not (await taken_task(temporal, queue)).query.query_type
+    return not (await polled_workflow_task(temporal, queue)).query.query_type
