@@ -1,4 +1,4 @@
-"""What a feature imports (AGN-8): the core, itself, and the features that its first sentences name."""
+"""What a feature imports: the core, itself, and the features that its first sentences name."""
 
 import ast
 import re
@@ -27,14 +27,14 @@ def imported_by(feature: str) -> set[str]:
 
 
 @pytest.mark.parametrize("feature", FEATURES)
-def test_agn_8_a_feature_imports_only_features_that_it_says_it_needs(feature: str) -> None:
+def test_a_feature_imports_only_features_that_it_says_it_needs(feature: str) -> None:
     (needs,) = (one.needs for one in enabled(None) if one.name == feature)
     undeclared = {(feature, other) for other in imported_by(feature) - set(needs)}
     assert undeclared <= TO_BE_GONE
 
 
 @pytest.mark.parametrize("feature", FEATURES)
-def test_agn_8_the_first_lines_of_a_feature_say_what_it_needs(feature: str) -> None:
+def test_the_first_lines_of_a_feature_say_what_it_needs(feature: str) -> None:
     docstring = ast.get_docstring(ast.parse((ROOT / feature / "__init__.py").read_text())) or ""
     sentence = re.search(r"Needs (.*?)\.", docstring.partition("\n\n")[0])
     named = re.findall(r"`(\w+)`", sentence[1]) if sentence else []

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.ops.local.test_cli import LAST_LINE, Command, run
 
@@ -105,8 +106,9 @@ def needed_by(packages: Path) -> Iterator[Distribution]:
     while pending:
         for text in pending.pop().requires or ():
             requirement = Requirement(text)
-            if requirement.name not in names and (not requirement.marker or requirement.marker.evaluate({"extra": ""})):
-                names.add(requirement.name)
+            name = canonicalize_name(requirement.name)
+            if name not in names and (not requirement.marker or requirement.marker.evaluate({"extra": ""})):
+                names.add(name)
                 pending.append(distribution(requirement.name))
                 yield pending[-1]
 
