@@ -490,7 +490,7 @@ async def test_ops_10_agt_7_a_worker_killed_at_any_step_loses_no_answer_and_pays
 
 
 @pytest.mark.parametrize("fault", STOPS_IN_TIME, ids=str)
-async def test_ops_10_a_worker_told_to_stop_finishes_and_another_continues_without_repeats(
+async def test_ops_10_a_stopped_worker_finishes_and_another_continues_without_repeats(
     fault: Fault, outcomes: Outcomes
 ) -> None:
     await check(fault, outcomes)

@@ -184,7 +184,7 @@ async def test_agt_5_installations_that_share_a_folder_are_isolated(
             assert is_text("ours")(await seen(live, lambda partial: True))
 
 
-async def test_agt_5_a_slow_gateway_gets_the_newest_output_and_delays_nobody(
+async def test_agt_5_a_slow_gateway_gets_the_newest_output_and_delays_no_others(
     carriers: AsyncExitStack, state_dir: Path
 ) -> None:
     worker, gateway = await opened(carriers, state_dir, listens=True), await opened(carriers, state_dir)
