@@ -237,8 +237,8 @@ async def _partial_output(settings: Settings, endpoint: Endpoint) -> Finding:
         folder = settings.state_dir.resolve()
         sockets = SocketCarrier(folder, namespace=endpoint.namespace, task_queue=settings.task_queue)
         if not endpoint.embedded and sockets.obstacle():
-            fix = "run a worker here, or, if workers run on other machines, set redis_url or partials=heartbeats"
-            return _broken("partial output", f"no worker has a socket in {folder / FOLDER}", fix)
+            elsewhere = "for workers on other machines, set redis_url or partials=heartbeats"
+            return _good("partial output", f"none: no worker has a socket in {folder / FOLDER}; {elsewhere}")
         return _good("partial output", f"through sockets in {folder / FOLDER}")
     if not _is_installed("redis"):
         return _broken("partial output", "redis_url is set, but the package redis is not installed", _install("redis"))
