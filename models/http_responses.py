@@ -290,7 +290,7 @@ class Me(Frozen):
     caller: CallerDescription | None
 
 
-AuditAction = Literal[
+Action = Literal[
     "start",
     "configure",
     "prompt",
@@ -299,7 +299,7 @@ AuditAction = Literal[
     "withdraw",
     "cancel",
     "approve",
-    "allow",
+    "allow_for_session",
     "reject",
     "end",
     "delete",
@@ -315,9 +315,9 @@ AuditAction = Literal[
     "export",
     "request",
 ]
-"""The action of a request. `cancel` stops a turn; `allow` approves all further calls of a tool too; `upload` stores
-a content for a prompt; `export` reads the audit as JSON lines, or a whole session; `request` was refused before it
-changed anything, such as for its key (401), its role (403), a wrong field (422) or a limit (429)."""
+"""The action of a request. `cancel` stops a turn; `allow_for_session` approves all further calls of a tool too;
+`upload` stores a content for a prompt; `export` reads the audit as JSON lines, or a whole session; `request` was
+refused before it changed anything, such as for its key (401), its role (403), a wrong field (422) or a limit (429)."""
 
 
 class AuditEntry(Frozen):
@@ -333,7 +333,7 @@ class AuditEntry(Frozen):
     caller: str
     user: str | None = None
     role: str
-    action: AuditAction
+    action: Action
     operation: str
     workflow_id: PublicId | None = None
     message_id: str | None = None

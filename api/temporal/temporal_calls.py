@@ -23,8 +23,8 @@ from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError as Update
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode, WorkflowService
 
-from turnkeeper.api.http.limits import MAX_BODY_BYTES
 from turnkeeper.api.problems import REJECTIONS, ProblemError, invalid, problem, rejected
+from turnkeeper.api.roles import MAX_BODY_BYTES
 from turnkeeper.api.temporal.commits import newest_tasks
 from turnkeeper.models.errors import NO_SESSION_YET, REJECTION_PREFIX
 from turnkeeper.models.ids import WorkflowId

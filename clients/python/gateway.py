@@ -31,8 +31,8 @@ from turnkeeper.clients.python.tasks import TaskCalls
 from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.context.context_view import ContextView
 from turnkeeper.models.http_responses import (
+    Action,
     ApprovalDecided,
-    AuditAction,
     AuditPage,
     Cancelling,
     ConversationResponse,
@@ -391,7 +391,7 @@ class GatewayClient:
         *,
         session_id: str | None = None,
         user: str | None = None,
-        action: AuditAction | None = None,
+        action: Action | None = None,
         since: datetime | None = None,
         limit: int | None = None,
         cursor: str | None = None,

@@ -21,9 +21,8 @@ from temporalio.common import WorkflowIDReusePolicy
 from turnkeeper.api.bodies import StartSession, chat_url, requested_input
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.history.transcript_reader import TranscriptReader
-from turnkeeper.api.http.limits import MAX_HISTORY_BYTES
 from turnkeeper.api.problems import ProblemError, invalid, problem
-from turnkeeper.api.roles import require_for_copy
+from turnkeeper.api.roles import MAX_HISTORY_BYTES, require_for_copy
 from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import SessionReader

@@ -32,7 +32,7 @@ from temporalio.runtime import Runtime, TelemetryConfig
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Replayer
 
-from turnkeeper.features import enabled
+from turnkeeper.features import all_features
 from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.ids import SESSION_TYPE
 from turnkeeper.models.session.messages import deleted_session
@@ -323,7 +323,7 @@ async def _check_concurrently(
 @cache
 def workflows() -> dict[str, type]:
     """Return all our workflows by their types, also those of features that are not enabled here."""
-    of_features = (kind for feature in enabled(None) if feature.worker for kind in feature.worker.workflows)
+    of_features = (kind for feature in all_features() if feature.worker for kind in feature.worker.workflows)
     return {kind.__name__: kind for kind in (AgenticAIWorkflow, DeleteSession, *of_features)}
 
 

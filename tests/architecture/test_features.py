@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from turnkeeper.features import FEATURES, enabled
+from turnkeeper.features import FEATURES, all_features
 
 ROOT = Path(__file__).parents[2] / "features"
 
 
-TO_BE_GONE = {("listing", "tasks"), *((feature, "access") for feature in FEATURES)}
-"""Imports that the core's hooks for tasks and access replace."""
+TO_BE_GONE = {("listing", "tasks")}
+"""Imports that the core's hooks for tasks replace."""
 
 
 def imported_by(feature: str) -> set[str]:
@@ -28,7 +28,7 @@ def imported_by(feature: str) -> set[str]:
 
 @pytest.mark.parametrize("feature", FEATURES)
 def test_a_feature_imports_only_features_that_it_says_it_needs(feature: str) -> None:
-    (needs,) = (one.needs for one in enabled(None) if one.name == feature)
+    (needs,) = (one.needs for one in all_features() if one.name == feature)
     undeclared = {(feature, other) for other in imported_by(feature) - set(needs)}
     assert undeclared <= TO_BE_GONE
 
@@ -38,5 +38,5 @@ def test_the_first_lines_of_a_feature_say_what_it_needs(feature: str) -> None:
     docstring = ast.get_docstring(ast.parse((ROOT / feature / "__init__.py").read_text())) or ""
     sentence = re.search(r"Needs (.*?)\.", docstring.partition("\n\n")[0])
     named = re.findall(r"`(\w+)`", sentence[1]) if sentence else []
-    (needs,) = (one.needs for one in enabled(None) if one.name == feature)
+    (needs,) = (one.needs for one in all_features() if one.name == feature)
     assert tuple(named) == tuple(needs)

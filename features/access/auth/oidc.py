@@ -23,9 +23,8 @@ from typing import IO, Any
 
 import jwt
 
-from turnkeeper.api.callers import ROLES, Caller, Role
+from turnkeeper.api.callers import ROLES, Caller, Identity, Role
 from turnkeeper.api.coalescer import Coalescer
-from turnkeeper.api.identity import Identity
 from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.ids import DEFAULT_TENANT, is_tenant

@@ -7,14 +7,13 @@ from functools import partial
 
 from turnkeeper.api.bodies import TaskMessage, chat_url, session_links
 from turnkeeper.api.callers import Caller
+from turnkeeper.api.changes import RequestChanges, Starts, field_names
 from turnkeeper.api.history.transcript_reader import TranscriptReader
 from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.prompts.prompt_sender import PromptSender, new_prompt
 from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import SessionReader
-from turnkeeper.features.access.audit.recorder import RequestAudit, field_names
-from turnkeeper.features.access.session_limits import Starts
 from turnkeeper.features.listing.lists import SessionLists, parent_of
 from turnkeeper.features.tasks.api.new_task import (
     new_task_id,
@@ -97,13 +96,13 @@ class Tasks:
             before = page.messages[0].id
         return inherited
 
-    async def create(self, task: CreateTask, audit: RequestAudit) -> TaskReceipt:
+    async def create(self, task: CreateTask, changes: RequestChanges) -> TaskReceipt:
         """Start a task. The same `idempotency_key` returns the same task; for another request it is a 409."""
-        workflow_id = new_task_id(task, tenant=audit.caller.tenant)
+        workflow_id = new_task_id(task, tenant=changes.caller.tenant)
         fields = field_names(task, without=("description", "idempotency_key"))
         starts: Starts = "unless it exists" if task.idempotency_key else "new"
-        async with audit.change("create_task", workflow_id, fields=fields, starts=starts):
-            return await self._create(workflow_id, task, audit.caller)
+        async with changes.begin("create_task", workflow_id, fields=fields, starts=starts):
+            return await self._create(workflow_id, task, changes.caller)
 
     async def _create(self, workflow_id: WorkflowId, task: CreateTask, caller: Caller) -> TaskReceipt:
         if task.idempotency_key:
@@ -204,10 +203,10 @@ class Tasks:
 
     # ---- changing
 
-    async def message(self, workflow_id: WorkflowId, message: TaskMessage, audit: RequestAudit) -> str:
+    async def message(self, workflow_id: WorkflowId, message: TaskMessage, changes: RequestChanges) -> str:
         """Send a task a further prompt, and return its id; a completed task starts working again."""
         prompt = new_prompt(message.text, message_id=message.id, mode=message.mode)
-        async with audit.change("message_task", workflow_id, message_id=prompt.id):
+        async with changes.begin("message_task", workflow_id, message_id=prompt.id):
             check_text(message.text, limits=Limits(), field="text")
             await self._tasks.describe(workflow_id)
             return await self._sender.send(workflow_id, prompt)

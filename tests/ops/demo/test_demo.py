@@ -19,6 +19,7 @@ from tests.ops.conftest import needs_linux, until_ended
 from tests.ops.demo.lossy_gateway import lossy_gateway
 from tests.ops.local.test_cli import Command, run
 from tests.waiting import until
+from turnkeeper.clients.terminal.command_options import Gateway
 from turnkeeper.ops.demo import run as demo
 from turnkeeper.ops.demo.report import Report
 from turnkeeper.ops.demo.run import run_scenario
@@ -32,7 +33,6 @@ from turnkeeper.ops.demo.scenario import (
     use_tools,
 )
 from turnkeeper.ops.local.ports import LOOPBACK, is_free, reserved_port
-from turnkeeper.ops.local.supervisor import Gateway
 
 pytestmark = pytest.mark.usefixtures("forked")
 

@@ -1,23 +1,61 @@
 """The check on every request: whose it is, and whether that caller may use the route (API-4)."""
 
+from collections.abc import Callable, MutableMapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from typing import Any, Protocol
 
+import anyio
 from starlette.datastructures import Headers
-from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from turnkeeper.api.callers import LOCAL
+from turnkeeper.api.callers import LOCAL, LOCAL_IDENTITY, Identity
+from turnkeeper.api.changes import ChangeObserver, Refusal, changes_something
 from turnkeeper.api.http.limits import RequestRates
 from turnkeeper.api.http.problem_responses import problem_response
-from turnkeeper.api.identity import LOCAL_IDENTITY, Identity
 from turnkeeper.api.problems import ProblemError, problem, problem_of
-from turnkeeper.api.refusals import note_refusal
-from turnkeeper.api.roles import RequestedRoute, RouteAccess, require
-from turnkeeper.features.access.auth.browser_logins import allow_waits, changes_something
-from turnkeeper.features.access.auth.credentials import Authenticator
+from turnkeeper.api.roles import RequestedRoute, RouteFinder, require
 from turnkeeper.stores.database.database import StoreUnavailableError
 
 POLICY_VIOLATION = 1008
+
+_WAIT = "until_credential_ends"
+
+
+class Authenticator(Protocol):
+    """Says who sends a request, and ends requests whose credential has ended. A feature may bring its own."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether requests need a credential."""
+
+    async def identify(self, headers: Headers) -> Identity:
+        """Return who sends a request with these headers. Raises `ProblemError` and `StoreUnavailableError`."""
+
+    def until_it_ends(
+        self, identity: Identity, *, may_end: Callable[[], bool] = ...
+    ) -> AbstractContextManager[anyio.CancelScope]:
+        """Open a scope that is cancelled when the identity's credential ends; later, while `may_end` says no."""
+
+
+class LocalAuthenticator:
+    """Takes everyone who reaches the gateway for its admin: only for a gateway that other machines can't reach."""
+
+    is_on = False
+
+    async def identify(self, headers: Headers) -> Identity:
+        return LOCAL_IDENTITY
+
+    def until_it_ends(
+        self, identity: Identity, *, may_end: Callable[[], bool] = lambda: True
+    ) -> AbstractContextManager[anyio.CancelScope]:
+        return anyio.CancelScope()
+
+
+def until_credential_ends(scope: MutableMapping[str, Any]) -> AbstractContextManager[object]:
+    """Open a block for the wait of a request that has changed something: it is left once the credential has ended."""
+    wait: Callable[[], AbstractContextManager[anyio.CancelScope]] = scope.get("state", {}).get(_WAIT, nullcontext)
+    return wait()
 
 
 class AuthenticationMiddleware:
@@ -28,12 +66,19 @@ class AuthenticationMiddleware:
     """
 
     def __init__(
-        self, app: ASGIApp, *, authenticator: Authenticator, rates: RequestRates, routes: list[BaseRoute]
+        self,
+        app: ASGIApp,
+        *,
+        authenticator: Authenticator,
+        observers: Sequence[ChangeObserver],
+        rates: RequestRates,
+        finder: RouteFinder,
     ) -> None:
         self._app = app
         self._authenticator = authenticator
+        self._observers = observers
         self._rates = rates
-        self._access = RouteAccess(routes)
+        self._finder = finder
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -41,14 +86,15 @@ class AuthenticationMiddleware:
         elif scope["type"] == "websocket":  # there are none
             await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": ""})
         else:
-            route = self._access.route_of(scope)
+            route = self._finder.find(scope)
             scope = {**scope, "state": {**scope.get("state", {}), "route": route}}
             try:
                 identity = await self._admitted(scope, route)
             except (ProblemError, StoreUnavailableError) as reason:
                 error = problem_of(reason, is_of_task=False)
                 if error.caller:
-                    note_refusal(scope, error.caller, error.problem.status)
+                    refusal = Refusal(error.caller, route.name, error.problem.status, route.session_id)
+                    refusal.show(self._observers)
                 await problem_response(error)(scope, receive, send)
                 return
             await self._run(scope, receive, send, identity)
@@ -56,9 +102,9 @@ class AuthenticationMiddleware:
     async def _admitted(self, scope: Scope, route: RequestedRoute) -> Identity | None:
         """Return who may use the route; `None`: everybody. Raises `ProblemError` and `StoreUnavailableError`."""
         try:
-            access = self._access.access_to(route)
+            access = route.access
         except ProblemError:
-            # A stranger learns nothing of routes, not even that one is missing in the table.
+            # A stranger learns nothing of routes, not even that one has no role.
             await self._authenticator.identify(Headers(scope=scope))
             raise
         if access == "open":
@@ -83,7 +129,7 @@ class AuthenticationMiddleware:
             await self._app(scope, receive, send)
             return
         response = _Response(send)
-        allow_waits(scope, partial(self._authenticator.until_it_ends, identity))
+        scope["state"][_WAIT] = partial(self._authenticator.until_it_ends, identity)
         with self._authenticator.until_it_ends(
             identity, may_end=lambda: response.has_begun or not changes_something(scope)
         ) as request:
