@@ -10,6 +10,7 @@ COPY features features
 COPY models models
 COPY ops ops
 COPY stores stores
+COPY testing testing
 COPY turnkeeper turnkeeper
 COPY workflows workflows
 RUN python -m venv /opt/turnkeeper \
