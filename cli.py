@@ -28,9 +28,9 @@ from turnkeeper.models.settings.mcp_config import load_foreign_servers
 from turnkeeper.models.settings.settings import Settings, SettingsError, load_settings
 from turnkeeper.ops.local.logs import set_up_logging
 from turnkeeper.ops.local.ports import free_port, is_free
+from turnkeeper.ops.local.process import loop_watchdog, missing_extra_explained, paused_collector, run_to_end
 from turnkeeper.stores.private_files import close_to_others
-from turnkeeper.workflows.hosting.endpoint import TemporalAccessError
-from turnkeeper.workflows.hosting.process import paused_collector, run_to_end
+from turnkeeper.stores.temporal.endpoint import TemporalAccessError
 
 if TYPE_CHECKING:
     from turnkeeper.clients.terminal.gateway_command import CopyCommands
@@ -123,7 +123,7 @@ def api() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     with contextlib.suppress(KeyboardInterrupt):
         bounds = ConnectionBounds.of(settings)
-        GatewayServer(gateway, host=settings.api_host, port=port, bounds=bounds).run()
+        GatewayServer(gateway, host=settings.api_host, port=port, bounds=bounds, watchdog=loop_watchdog).run()
 
 
 @commands.command()
@@ -397,7 +397,7 @@ def version() -> None:
 
 def app() -> NoReturn:
     """Run the command line, and end the process."""
-    run_to_end(commands)
+    run_to_end(missing_extra_explained()(commands))
 
 
 def _task_commands(url: str | None, as_json: bool) -> "TaskCommands":
@@ -429,8 +429,8 @@ async def _run_worker(settings: Settings, activity_reports: int | None) -> None:
     with paused_collector():
         # Only the worker loads the SDKs of tools and vendors.
         from turnkeeper.stores.stores import check_stores
+        from turnkeeper.stores.temporal.connection import connect
         from turnkeeper.worker import run_worker
-        from turnkeeper.workflows.hosting.connection import connect
 
     await check_stores(settings)
     client = await connect(settings, patience=WORKER_PATIENCE_SECONDS)
@@ -441,18 +441,19 @@ async def _replay_check(
     histories: list[Path] | None, sessions: list[str] | None, *, every: bool, limit: int | None, as_json: bool
 ) -> int:
     """Print each problem, then the totals; return the exit code."""
-    from turnkeeper.features import all_features, enable, enabled
+    from turnkeeper.features import all_features, enabled
+    from turnkeeper.features.in_workflows import enable_in_workflows
     from turnkeeper.ops.checks.replay_check import Tally, check_files, check_sessions, silence_sdk
 
     silence_sdk()
     if histories:
-        enable(all_features(), runs_workflows=True)
+        enable_in_workflows(all_features())
         findings = check_files(histories)
     else:
-        from turnkeeper.workflows.hosting.connection import connect
+        from turnkeeper.stores.temporal.connection import connect
 
         settings = settings_or_exit(code=NOT_CHECKED)
-        enable(enabled(settings), runs_workflows=True)
+        enable_in_workflows(enabled(settings))
         client = await connect(settings)
         findings = check_sessions(client, ids=sessions or (), closed=every, limit=limit)
     tally = Tally()

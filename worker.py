@@ -30,19 +30,20 @@ from turnkeeper.activities.summarisation import SummaryActivities
 from turnkeeper.activities.toolbox.toolbox import build_toolbox
 from turnkeeper.activities.tools import ToolActivities, ToolSource
 from turnkeeper.activities.worker_feature import WorkerParts
-from turnkeeper.features import enable, enabled, load_tables
+from turnkeeper.features import enabled, load_tables
+from turnkeeper.features.in_workflows import enable_in_workflows
 from turnkeeper.models.settings.settings import Settings, load_settings
 from turnkeeper.ops.checks.worker_report import reporting
 from turnkeeper.ops.local.dead_worker import RunningReporter
 from turnkeeper.ops.local.logs import set_up_logging
+from turnkeeper.ops.local.process import loop_watchdog, run_to_end
 from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.stores import Stores, check_stores
+from turnkeeper.stores.temporal.connection import connect, prepare, prepare_embedded
+from turnkeeper.stores.temporal.endpoint import find_endpoint
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 from turnkeeper.workflows.delete_session import DeleteSession
-from turnkeeper.workflows.hosting.connection import connect, prepare, prepare_embedded
-from turnkeeper.workflows.hosting.endpoint import find_endpoint
-from turnkeeper.workflows.hosting.process import loop_watchdog, run_to_end
 from turnkeeper.workflows.hosting.sdk_internals import SdkInternals
 from turnkeeper.workflows.hosting.task_slots import task_tuner
 
@@ -79,7 +80,7 @@ def build_worker(
     tooling = ToolActivities(tools, texts, partials)
     archiving = ArchiveActivities(stores, client)
     deletion = DeletionActivities(client, stores, partials)
-    enable(enabled_features := enabled(settings), runs_workflows=True)
+    enable_in_workflows(enabled_features := enabled(settings))
     load_tables()  # those that go with a session
     features = [part for feature in enabled_features if (part := feature.worker)]
     for feature in features:

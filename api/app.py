@@ -35,7 +35,7 @@ from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.stores import Stores
-from turnkeeper.workflows.hosting.connection import connect, outage_logged
+from turnkeeper.stores.temporal.connection import connect, outage_logged
 
 ROUTERS = tuple(
     routes.router for routes in (sessions, conversation, approvals, context, blobs, attachments, markdown, health, me)
@@ -64,7 +64,7 @@ def create_app(
     process. The caller closes it. Without `timeouts` it has those of production.
     """
     timeouts = timeouts or Timeouts()
-    enable(all_parts := enabled(settings), runs_workflows=False)
+    enable(all_parts := enabled(settings))
     features = [part for feature in all_parts if (part := feature.gateway)]
     load_tables()
     stores, carrier = Stores.of(settings), carrier_factory(settings)

@@ -38,7 +38,7 @@ from turnkeeper.models.session.queue.prompts import PromptMode
 from turnkeeper.models.session.tools.tool_policy import ToolPolicy
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.wire import NOT_BLANK_PATTERN, Items, Reason, Strict, UtcDatetime
-from turnkeeper.workflows.hosting.endpoint import WEB_UI_PATH, web_ui_origin
+from turnkeeper.stores.temporal.endpoint import WEB_UI_PATH, web_ui_origin
 
 Id = Annotated[str, Field(pattern=ID_PATTERN, examples=["support-42"])]
 PromptText = Annotated[

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from turnkeeper.models.ids import WorkflowId, workflow_id
-from turnkeeper.models.settings.settings import ROLES, Role
+from turnkeeper.models.roles import ROLES, Role
 
 __all__ = ["LOCAL", "LOCAL_IDENTITY", "ROLES", "Caller", "Identity", "Role", "caller_of"]
 

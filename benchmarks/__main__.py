@@ -18,7 +18,7 @@ from benchmarks.results import RESULTS, machine, table, with_own_part
 from benchmarks.starting import starting
 from benchmarks.streaming import streaming
 from benchmarks.watching import watching
-from turnkeeper.workflows.hosting.process import run_to_end
+from turnkeeper.ops.local.process import run_to_end
 
 
 async def measure() -> list[Row]:

@@ -33,8 +33,8 @@ from turnkeeper.ops.local.processes import Program
 from turnkeeper.ops.local.supervisor import own_command
 from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.stores import Stores
+from turnkeeper.stores.temporal.connection import connect, prepare
 from turnkeeper.worker import build_worker
-from turnkeeper.workflows.hosting.connection import connect, prepare
 
 BOUND = 60.0
 

@@ -26,7 +26,7 @@ from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationUpdate
 from turnkeeper.ops.demo.scenario import demo_environment
 from turnkeeper.ops.local.supervisor import keep_running
-from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
+from turnkeeper.stores.temporal.payload_converter import DATA_CONVERTER
 
 KILLS = 10
 BUSY, IDLE = 3, 2

@@ -56,19 +56,11 @@ def load_tables() -> None:
         feature.load_tables()
 
 
-def enable(features: Sequence[Feature], *, runs_workflows: bool) -> None:
-    """Give the features' parts to all sessions of this process.
-
-    `runs_workflows`: the process runs or replays sessions. All that do this for an installation, and its gateways, have
-    the same features: a session with anything of another feature fails its workflow tasks until that is enabled again.
-    """
+def enable(features: Sequence[Feature]) -> None:
+    """Give the features' parts to all sessions of this process, which runs no workflows; see `in_workflows.py`."""
     from turnkeeper.models.session.session import use_parts
 
     use_parts([part for feature in features if (part := feature.session_part)])
-    if runs_workflows:
-        from turnkeeper.workflows.workflow_part import use_workflow_parts
-
-        use_workflow_parts([kind for feature in features if (kind := feature.workflow_part)])
 
 
 def _load(name: str) -> Feature:

@@ -9,8 +9,8 @@ from pydantic import Field, JsonValue
 
 from turnkeeper.models.errors import ErrorType, RejectionReason
 from turnkeeper.models.ids import PublicId
+from turnkeeper.models.roles import Role
 from turnkeeper.models.session.queue.prompts import FateName
-from turnkeeper.models.settings.settings import Role
 from turnkeeper.models.transcript.conversation import (
     ArchiveReport,
     ContextSize,

@@ -25,6 +25,10 @@ _PREFIX = re.compile(f"({TENANT_PATTERN[1:-1]}):")
 
 DEFAULT_TENANT = ""
 
+SESSION_TYPE = "AgenticAIWorkflow"
+DELETION_TYPE = "DeleteSession"
+"""The types of our workflows, by which Temporal's clients name them: only a worker has their code."""
+
 ID_RULE = "1 to 128 letters, digits or . _ ~ -"
 
 

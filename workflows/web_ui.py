@@ -20,7 +20,7 @@ from turnkeeper.models.transcript.trajectory import ToolCall, Usage, dollars
 
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.session.session import Session
-    from turnkeeper.workflows import search_attributes
+    from turnkeeper.stores.temporal import search_attributes
 
 MAX_TEXT_CHARS = 8_000
 """Maximum characters of what all waiting calls show."""

@@ -19,7 +19,7 @@ from turnkeeper.api.temporal.temporal_calls import NO_SESSION, call_temporal
 from turnkeeper.models.http_responses import Health
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.stores import Stores
-from turnkeeper.workflows.hosting.connection import pollers, polling_workers
+from turnkeeper.stores.temporal.connection import pollers, polling_workers
 
 ARCHIVE_SECONDS = 1.0
 

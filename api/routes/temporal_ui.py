@@ -28,7 +28,7 @@ from turnkeeper.api.roles import access
 from turnkeeper.api.routes.page import page_headers
 from turnkeeper.models.ids import DEFAULT_TENANT
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.workflows.hosting.endpoint import WEB_UI_PATH, web_ui_origin
+from turnkeeper.stores.temporal.endpoint import WEB_UI_PATH, web_ui_origin
 
 if TYPE_CHECKING:
     import httpx2

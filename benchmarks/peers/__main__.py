@@ -26,7 +26,7 @@ from benchmarks.peers.recording import Recording, SystemSamples
 from benchmarks.peers.report import section
 from benchmarks.peers.systems import HistorySession, Session, System, running_systems
 from benchmarks.results import RESULTS, machine, with_peers
-from turnkeeper.workflows.hosting.process import run_to_end
+from turnkeeper.ops.local.process import run_to_end
 
 TURNS, CONVERSATIONS = 100, 2
 SESSIONS, RATES = 32, 3

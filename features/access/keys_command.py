@@ -18,8 +18,9 @@ from turnkeeper.features.access.auth.api_keys import ApiKey, ApiKeys
 from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.http_responses import Action
 from turnkeeper.models.ids import TENANT_PATTERN, is_tenant
+from turnkeeper.models.roles import ROLES, Role, parse_role
 from turnkeeper.models.session.messages import USER_PATTERN
-from turnkeeper.models.settings.settings import ROLES, Role, Settings, parse_role
+from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.stores import Stores
 
 _DURATION = re.compile(r"(?P<count>[0-9]{1,5})(?P<unit>[hd])")

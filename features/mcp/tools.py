@@ -23,8 +23,8 @@ from turnkeeper.features.tasks.session.task import CreateTask
 from turnkeeper.models.http_responses import Task, TaskPage
 from turnkeeper.models.ids import ID_PATTERN, PublicId, WorkflowId, session_id_of
 from turnkeeper.models.limits import Limits
+from turnkeeper.models.roles import Role
 from turnkeeper.models.session.queue.prompts import PromptMode, check_text
-from turnkeeper.models.settings.settings import Role
 from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.conversation import ConversationMessage, SessionStatus, TurnStatus
 from turnkeeper.models.transcript.task_view import TaskStatus

@@ -5,7 +5,8 @@ Every answer is bounded, and its cost depends on its own size, not on that of th
 
 from collections.abc import Sequence
 
-from turnkeeper.models.context.context_view import ContextView, context_view
+from turnkeeper.models.context.context_report import context_view
+from turnkeeper.models.context.context_view import ContextView
 from turnkeeper.models.replay_text.turns import ReplayTurns
 from turnkeeper.models.session.approvals import PendingApprovals, pending_approvals
 from turnkeeper.models.session.messages import ContextRequest, StateRequest, UpdatesRequest

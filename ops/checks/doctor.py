@@ -42,14 +42,14 @@ from turnkeeper.stores.database.rows import insert_missing
 from turnkeeper.stores.database.tables import BLOBS
 from turnkeeper.stores.partials.over_sockets import FOLDER, SocketCarrier
 from turnkeeper.stores.stores import Stores
-from turnkeeper.workflows.hosting.connection import (
+from turnkeeper.stores.temporal.connection import (
     RETENTION_DAYS,
     connect,
     missing_search_attributes,
     polling_workers,
     retention,
 )
-from turnkeeper.workflows.hosting.endpoint import EmbeddedServer, Endpoint, TemporalAccessError, find_endpoint
+from turnkeeper.stores.temporal.endpoint import EmbeddedServer, Endpoint, TemporalAccessError, find_endpoint
 
 if TYPE_CHECKING:
     from turnkeeper.activities.toolbox.tool_server import ToolServer

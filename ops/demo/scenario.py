@@ -41,7 +41,7 @@ from turnkeeper.ops.local.ports import LOOPBACK, reserved_port
 from turnkeeper.ops.local.processes import Program, gateway_environment
 from turnkeeper.ops.local.supervisor import READY_SECONDS, own_command
 from turnkeeper.ops.local.worker_process import WorkerProgram
-from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
+from turnkeeper.stores.temporal.payload_converter import DATA_CONVERTER
 
 WORDS_PER_SECOND = 75
 """Slow enough to read along, and to be interrupted."""

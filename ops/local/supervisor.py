@@ -34,7 +34,7 @@ from turnkeeper.ops.local.processes import Program, gateway_environment
 from turnkeeper.ops.local.worker_process import RunningActivity, WorkerProgram
 from turnkeeper.stores.database import NEWEST
 from turnkeeper.stores.private_files import UMASK, close_to_others, make_private_folder, write_private
-from turnkeeper.workflows.hosting.endpoint import WEB_UI_PATH, find_endpoint, web_ui_origin
+from turnkeeper.stores.temporal.endpoint import WEB_UI_PATH, find_endpoint, web_ui_origin
 
 Print = Callable[[str], None]
 
@@ -228,7 +228,7 @@ async def _temporal(settings: Settings, print_line: Print) -> AsyncIterator[tupl
     """
     endpoint = find_endpoint(settings)
     if not endpoint.embedded:
-        from turnkeeper.workflows.hosting.connection import connect, prepare
+        from turnkeeper.stores.temporal.connection import connect, prepare
 
         set_up_sdk_logging()
         await prepare(await connect(settings))
@@ -246,7 +246,7 @@ async def _fail_activities(settings: Settings, activities: Sequence[RunningActiv
     # In a thread: the next worker starts while the SDK is loaded.
     await asyncio.to_thread(import_module, "turnkeeper.ops.local.worker_process")
     from turnkeeper.ops.local.dead_worker import FAIL_SECONDS, fail_activities
-    from turnkeeper.workflows.hosting.connection import connect
+    from turnkeeper.stores.temporal.connection import connect
 
     set_up_sdk_logging()
     await fail_activities(lambda: connect(settings, patience=FAIL_SECONDS), activities)

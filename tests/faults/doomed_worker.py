@@ -46,8 +46,8 @@ from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolInvocation
 from turnkeeper.models.transcript.trajectory import ToolResult
 from turnkeeper.models.wire import Frozen
-from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
-from turnkeeper.workflows.hosting.process import run_to_end
+from turnkeeper.ops.local.process import run_to_end
+from turnkeeper.stores.temporal.payload_converter import DATA_CONVERTER
 
 Pause = Literal["until told", "until stopping", "forever"]
 """`until told`: by a line on stdin. `until stopping`: until the worker has begun to shut down."""

@@ -11,7 +11,8 @@ from temporalio.client import Client, WorkflowFailureError
 from tests.api.conftest import served
 from tests.api.live.watching import Watcher, idle_after
 from tests.harness import BOUND, Environment, asks, environment, replayer, says
-from turnkeeper.features import all_features, enable
+from turnkeeper.features import all_features
+from turnkeeper.features.in_workflows import enable_in_workflows
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import PublicId
 from turnkeeper.models.limits import Limits
@@ -25,7 +26,7 @@ from turnkeeper.stores.partials.in_process import InProcessCarrier
 def all_features_again() -> AsyncIterator[None]:
     """Give the sessions of later tests all features again."""
     yield
-    enable(all_features(), runs_workflows=True)
+    enable_in_workflows(all_features())
 
 
 @pytest.fixture
@@ -85,7 +86,7 @@ async def test_a_session_that_used_no_feature_replays_whichever_are_enabled(temp
         await session.prompt("hello")
         await session.idle(turns=1)
         histories = await session.histories()
-    enable([], runs_workflows=True)
+    enable_in_workflows([])
     for history in histories:
         await replayer().replay_workflow(history)
 
@@ -100,12 +101,12 @@ async def test_what_a_worker_has_not_enabled_is_rejected_with_its_name(bare: Env
 
 async def test_a_carried_feature_that_is_not_enabled_waits_for_it_and_loses_nothing(temporal: Client) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    enable(all_features(), runs_workflows=True)
+    enable_in_workflows(all_features())
     state = {"created_at": now, "revision": 1, "features": {"tasks": {"started": {"started": 1}}}}
     start = SessionInput.model_validate({"carried": state})
     carried = Session(PublicId("s1"), start, now=now).carry()
-    enable([one for one in all_features() if one.name not in ("tasks", "mcp")], runs_workflows=True)
+    enable_in_workflows([one for one in all_features() if one.name not in ("tasks", "mcp")])
     with pytest.raises(RejectedError, match="'tasks' is not enabled here"):
         Session(PublicId("s1"), carried, now=now)
-    enable(all_features(), runs_workflows=True)
+    enable_in_workflows(all_features())
     assert Session(PublicId("s1"), carried, now=now).carry() == carried

@@ -17,8 +17,8 @@ from temporalio.testing import WorkflowEnvironment
 
 from tests.harness import DrivenSession, environment
 from tests.replay.stories import STORIES
-from turnkeeper.workflows import search_attributes
-from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
+from turnkeeper.stores.temporal import search_attributes
+from turnkeeper.stores.temporal.payload_converter import DATA_CONVERTER
 
 HISTORIES = Path(__file__).with_name("histories")
 ROOT = Path(__file__).parents[2]

@@ -16,9 +16,9 @@ from tests.replay.record import HISTORIES
 from tests.replay.stories import STORIES
 from turnkeeper.activities.tools import ToolActivities
 from turnkeeper.features.copies.workflow import CopySession
+from turnkeeper.stores.temporal.payload_converter import DATA_CONVERTER
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 from turnkeeper.workflows.delete_session import DeleteSession
-from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
 RECORDED = sorted(HISTORIES.glob("*.json.gz"))
 

@@ -15,7 +15,7 @@ from tests.harness import Environment
 from turnkeeper.models.session.messages import EndSession, SessionInput
 from turnkeeper.models.session.queue.prompts import PromptSignal
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.workflows import search_attributes
+from turnkeeper.stores.temporal import search_attributes
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 
 DOCS = Path(__file__).parents[2] / "docs"

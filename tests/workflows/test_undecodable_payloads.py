@@ -21,7 +21,7 @@ from tests.waiting import until
 from turnkeeper.models.session.messages import CarriedState, SessionInput
 from turnkeeper.models.session.queue.prompts import REMEMBERED_FATES
 from turnkeeper.models.wire import UndecodablePayload
-from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
+from turnkeeper.stores.temporal.payload_converter import DATA_CONVERTER
 
 ENCODINGS = [
     *(b"json/plain", b"json/protobuf", b"binary/protobuf", b"binary/null", b"binary/plain", b"binary/encrypted"),

@@ -30,7 +30,7 @@ from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState
 from turnkeeper.models.transcript.task_view import FINAL, NO_PARENT, TaskStatus
 from turnkeeper.models.transcript.trajectory import Usage
-from turnkeeper.workflows import search_attributes
+from turnkeeper.stores.temporal import search_attributes
 
 AGAIN_SECONDS = 1.0
 """The pause before the next read when no worker answered."""

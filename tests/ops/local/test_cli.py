@@ -24,8 +24,8 @@ from turnkeeper.models.command_line import command_line
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.ops.local.supervisor import run_until_signalled
-from turnkeeper.workflows.hosting.connection import connect
-from turnkeeper.workflows.hosting.endpoint import EmbeddedServer
+from turnkeeper.stores.temporal.connection import connect
+from turnkeeper.stores.temporal.endpoint import EmbeddedServer
 
 LAST_LINE = "Ctrl-C stops everything. Sessions continue at the next start."
 

@@ -19,7 +19,7 @@ from tests.ops.conftest import needs_linux
 from tests.ops.local.test_private_stack import BOUND, descendants, running
 from turnkeeper.clients.terminal.command_options import Gateway
 from turnkeeper.ops.local.ports import BLOCKED_PORTS, LOOPBACK, reserved_blocked_port
-from turnkeeper.workflows.hosting.endpoint import EmbeddedServer
+from turnkeeper.stores.temporal.endpoint import EmbeddedServer
 
 pytestmark = needs_linux
 

@@ -18,7 +18,7 @@ from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolSpec
 from turnkeeper.models.transcript.task_view import NO_PARENT
 from turnkeeper.models.transcript.trajectory import ModelStep
-from turnkeeper.workflows import search_attributes
+from turnkeeper.stores.temporal import search_attributes
 
 CONVERSATION = [
     {

@@ -14,7 +14,7 @@ from turnkeeper.features.tasks.session.sub_tasks import sub_task_id
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
 from turnkeeper.models.transcript.trajectory import ModelStep, ToolResult
-from turnkeeper.workflows import search_attributes
+from turnkeeper.stores.temporal import search_attributes
 
 DELEGATE = "Delegate: find the longest file."
 DESCRIPTION = "Find the longest file."

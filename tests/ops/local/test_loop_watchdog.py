@@ -6,13 +6,13 @@ import sys
 import pytest
 
 from tests.waiting import BOUND
-from turnkeeper.workflows.hosting.process import EXIT_CODE
+from turnkeeper.ops.local.process import EXIT_CODE
 
 SECONDS = 0.5
 
 PROGRAM = f"""
 import asyncio
-from turnkeeper.workflows.hosting.process import loop_watchdog
+from turnkeeper.ops.local.process import loop_watchdog
 
 def never_returns():
     while True:

@@ -85,6 +85,23 @@ def _end_process(seconds: float) -> None:
     os._exit(EXIT_CODE)
 
 
+EXTRAS = {"api": "server", "demo": "all", "doctor": "all", "replay-check": "worker", "up": "all", "worker": "worker"}
+"""What the commands need that are more than a client; all others need `cli`."""
+
+
+@contextmanager
+def missing_extra_explained() -> Iterator[None]:
+    """Exit with a sentence in place of a traceback if a package of an extra is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package, command = (error.name or "").partition(".")[0], next(iter(sys.argv[1:]), "")
+        if package in ("", "turnkeeper"):
+            raise
+        name = f"turnkeeper {command}".strip()
+        sys.exit(f"{name!r} needs the package {package}: pip install 'turnkeeper[{EXTRAS.get(command, 'cli')}]'")
+
+
 def run_to_end(main: Callable[[], object]) -> NoReturn:
     """Run `main`, then end the process without the interpreter's own clean-up.
 

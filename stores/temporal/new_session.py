@@ -7,7 +7,7 @@ from temporalio.common import SearchAttributePair, TypedSearchAttributes
 
 from turnkeeper.models.bounds import head_within
 from turnkeeper.models.session.messages import SessionInput
-from turnkeeper.workflows import search_attributes
+from turnkeeper.stores.temporal import search_attributes
 
 MAX_SUMMARY_BYTES = 200
 """The maximum that Temporal accepts as a workflow's summary."""

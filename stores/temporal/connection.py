@@ -26,9 +26,9 @@ from temporalio.service import GrpcCompression, KeepAliveConfig, RPCError, RPCSt
 
 from turnkeeper.models.command_line import command_line
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.workflows import search_attributes
-from turnkeeper.workflows.hosting.endpoint import Endpoint, TemporalAccessError, find_endpoint
-from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
+from turnkeeper.stores.temporal import search_attributes
+from turnkeeper.stores.temporal.endpoint import Endpoint, TemporalAccessError, find_endpoint
+from turnkeeper.stores.temporal.payload_converter import DATA_CONVERTER
 
 _log = logging.getLogger(__name__)
 
