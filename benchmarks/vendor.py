@@ -15,8 +15,8 @@ from time import monotonic
 from typing import Any
 
 from tests.vendors.chat_wire import DONE, call_deltas, chunk, sse, usage_of
-from tests.vendors.server import Answer, Call
 from turnkeeper.ops.local.ports import LOOPBACK
+from turnkeeper.testing.vendor_server import Answer, Call
 
 FIRST_SECONDS, CHUNKS_A_SECOND = 0.3, 50
 
