@@ -75,8 +75,9 @@ lint: $(DEVELOPER)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(DEVELOPER) ## run the benchmarks; results in benchmarks/RESULTS.md
-	$(BIN)/python -m benchmarks
+# ONLY=streaming,turns for some of them; the results of the others stay. The names: .venv/bin/python -m benchmarks --help
+bench: $(DEVELOPER) ## run the benchmarks, some 12 minutes; results in benchmarks/RESULTS.md; ONLY=streaming,turns
+	@$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY))
 
 # ARGUMENTS='--turns 20 --conversations 1 --print' for a short trial.
 bench-peers: $(DEVELOPER) ## run the same work through other libraries, which it installs; results in the same file

@@ -10,11 +10,8 @@ in a long text. Texts are condensed by the offline model: how well another one c
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
-from time import perf_counter
 from typing import Any
 
-from benchmarks.measurements import Row
 from turnkeeper.activities.providers.offline.model import answer
 from turnkeeper.features.tasks.rules.condensing import batches, condensed_prompt, read_answer
 from turnkeeper.features.tasks.session.task import CreateTask, PreparedTask, prepare_task
@@ -23,8 +20,6 @@ from turnkeeper.features.tasks.stores.bm25 import rank
 CASES = Path(__file__).with_name("kept_facts.json")
 THREADS = Path(__file__).with_name("written_threads.json")
 NOW = "2027-01-01T12:00:00Z"
-MAX_MS = 50
-RUNS = 10
 
 POLICIES: Mapping[str, Mapping[str, object]] = {
     "truncation": {},
@@ -33,8 +28,8 @@ POLICIES: Mapping[str, Mapping[str, object]] = {
     "both": {"relevant_to": True, "compress": "summarise"},
 }
 
-KINDS = {"old": "said long ago", "long": "in a long text", "old and long": "both", "recent": "just said"}
-"""The kinds of cases, and what they are called in the results."""
+KINDS = ("old", "long", "old and long", "recent")
+"""The kinds of cases: said long ago, in a long text, both, and just said."""
 
 KEPT_KINDS: Mapping[str, frozenset[str]] = {
     "truncation": frozenset({"recent"}),
@@ -43,32 +38,6 @@ KEPT_KINDS: Mapping[str, frozenset[str]] = {
     "both": frozenset(KINDS),
 }
 """The kinds of cases whose facts a policy has to keep. It can't keep those of the others."""
-
-
-def kept_facts() -> list[Row]:
-    """Measure how many facts each policy keeps, and the time to rank 500 messages."""
-    cases = read_cases()
-    milliseconds = median(_milliseconds(case) for case in cases)
-    return [
-        *(_row(name, cases) for name in POLICIES),
-        Row("500 messages ranked", f"{milliseconds:.0f} ms", "", "", f"≤ {MAX_MS} ms", milliseconds <= MAX_MS),
-    ]
-
-
-def _row(policy: str, cases: Sequence[Mapping[str, Any]]) -> Row:
-    kinds = [case["kind"] for case in cases if keeps(case, POLICIES[policy])]
-    counts = {kind: sum(case["kind"] == kind for case in cases) for kind in KINDS}
-    measured = ", ".join(f"{words} {kinds.count(kind)} of {counts[kind]}" for kind, words in KINDS.items())
-    goals = [words for kind, words in KINDS.items() if kind in KEPT_KINDS[policy]]
-    goal = "all" if len(goals) == len(KINDS) else f"all {' and '.join(goals)}"
-    return Row(
-        f"facts kept of a history ten times too long, {policy}",
-        f"{len(kinds)} of {len(cases)}: {measured}",
-        floor="",
-        ratio="",
-        goal=goal,
-        reached=all(kinds.count(kind) == counts[kind] for kind in KEPT_KINDS[policy]),
-    )
 
 
 def read_cases() -> list[dict[str, Any]]:
@@ -149,14 +118,3 @@ def _padded(case: Mapping[str, Any], role: str, padding: list[str]) -> str:
     lines = [padding[number % len(padding)] for number in range(pad["before"] + pad["after"])]
     before, after = lines[: pad["before"]], lines[pad["before"] :]
     return " ".join(filter(None, [*before, pad["near"], text, *after]))
-
-
-def _milliseconds(case: Mapping[str, Any]) -> float:
-    texts = [message["content"] for message in case["history"]]
-
-    def once() -> float:
-        started_at = perf_counter()
-        rank(case["task"], texts)
-        return perf_counter() - started_at
-
-    return median(once() for _ in range(RUNS)) * 1_000
