@@ -75,7 +75,7 @@ def require_for_copy(caller: Caller, configuration: BaseModel, *, path: str = ""
 
 
 def _forbidden_field(field: str, caller: Caller) -> ProblemError:
-    errors = [FieldError(field=field, reason="may be set by the role approver only")]
+    errors = [FieldError(field=field, reason="may be set by an approver only")]
     detail = f"Setting {field} needs the approver role; yours is {caller.role}."
     return problem("forbidden", detail, errors=errors, caller=caller)
 

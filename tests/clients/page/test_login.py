@@ -170,7 +170,7 @@ async def test_api_4_the_page_offers_only_actions_that_the_role_allows(
             await expect(tab.page.locator("#new-session")).to_be_visible(visible=may_write)
             await expect(tab.page.locator("#read-only")).to_be_visible(visible=not may_write)
             await expect(tab.button("Approve")).to_be_visible(visible=may_decide)
-            await expect(tab.page.get_by_text("role approver decides")).to_be_visible(visible=not may_decide)
+            await expect(tab.page.get_by_text("approver role decides")).to_be_visible(visible=not may_decide)
             if not may_write:
                 await tab.page.keyboard.press("Escape")
             await expect(tab.notice).to_be_hidden()
