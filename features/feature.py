@@ -41,11 +41,6 @@ class Feature:
         part: WorkerFeature | None = self._load("worker")
         return part
 
-    def load_tables(self) -> None:
-        """Define its tables of the database, if it has any, in `METADATA` of `stores/database/tables.py`."""
-        if find_spec(module := f"turnkeeper.features.{self.name}.tables"):
-            import_module(module)
-
     @property
     def session_part(self) -> "type[SessionPart] | None":
         part: type[SessionPart] | None = self._load("session_part")
@@ -55,6 +50,11 @@ class Feature:
     def workflow_part(self) -> "type[WorkflowPart] | None":
         part: type[WorkflowPart] | None = self._load("workflow_part")
         return part
+
+    def load_tables(self) -> None:
+        """Define its tables of the database, if it has any, in `METADATA` of `stores/database/tables.py`."""
+        if find_spec(module := f"turnkeeper.features.{self.name}.tables"):
+            import_module(module)
 
     def _load(self, part: str) -> Any:
         module = f"turnkeeper.features.{self.name}.{part}"
