@@ -6,6 +6,7 @@ from uuid import uuid4
 
 import pytest
 from httpx import AsyncClient
+from temporalio.client import WorkflowExecutionStatus
 
 from tests.api.conftest import gateway
 from tests.api.http.test_bad_input import problem_of
@@ -423,7 +424,13 @@ async def test_tsk_4_a_task_is_cancelled_with_a_reason_and_takes_no_more(http: A
     assert answer.status_code == 202
     task = await awaited(http, task_id)
     assert (task["status"], task["error_type"], task["result"]["answer"]) == ("cancelled", "cancelled", None)
-    (history,) = await env.adopt(env.client.get_workflow_handle(task_id)).histories()
+    handle = env.client.get_workflow_handle(task_id)
+
+    async def has_ended() -> bool:
+        return (await handle.describe()).status != WorkflowExecutionStatus.RUNNING
+
+    await until(has_ended)  # the task is "cancelled" a moment before
+    (history,) = await env.adopt(handle).histories()
     assert "Not needed." in str(history.events)
     late = await http.post(f"/tasks/{task_id}/cancel")
     assert (late.status_code, late.json()["status"]) == (202, "cancelled")
