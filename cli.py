@@ -41,7 +41,7 @@ from turnkeeper.stores.temporal.endpoint import TemporalAccessError
 if TYPE_CHECKING:
     from turnkeeper.clients.terminal.gateway_command import CopyCommands
     from turnkeeper.clients.terminal.tasks import TaskCommands
-    from turnkeeper.features.commands_feature import Finding
+    from turnkeeper.features.feature import Finding
 
 WORKER_PATIENCE_SECONDS = 30.0
 """How long a worker waits for a Temporal server that is starting."""
@@ -447,8 +447,7 @@ async def _replay_check(
     histories: list[Path] | None, sessions: list[str] | None, *, every: bool, limit: int | None, as_json: bool
 ) -> int:
     """Print each problem, then the totals; return the exit code."""
-    from turnkeeper.features import all_features, enabled
-    from turnkeeper.features.in_workflows import enable_in_workflows
+    from turnkeeper.features import all_features, enable_in_workflows, enabled
     from turnkeeper.ops.checks.replay_check import Tally, check_files, check_sessions, silence_sdk
 
     silence_sdk()

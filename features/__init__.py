@@ -57,10 +57,22 @@ def load_tables() -> None:
 
 
 def enable(features: Sequence[Feature]) -> None:
-    """Give the features' parts to all sessions of this process, which runs no workflows; see `in_workflows.py`."""
+    """Give the features' parts to all sessions of this process, which runs no workflows."""
     from turnkeeper.models.session.session import use_parts
 
     use_parts([part for feature in features if (part := feature.session_part)])
+
+
+def enable_in_workflows(features: Sequence[Feature]) -> None:
+    """Give the features' parts to all sessions of this process, which runs or replays them.
+
+    All workers of an installation, and its gateways, have the same features: a session with anything of another feature
+    fails its workflow tasks until that is enabled again.
+    """
+    from turnkeeper.workflows.workflow_part import use_workflow_parts  # gateways load no workflows
+
+    enable(features)
+    use_workflow_parts([part for feature in features if (part := feature.workflow_part)])
 
 
 def _load(name: str) -> Feature:

@@ -28,8 +28,14 @@ from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.temporal_calls import call_temporal
 from turnkeeper.features.copies.document.copied import SessionSnapshot
-from turnkeeper.features.copies.document.document import SessionDocument
-from turnkeeper.features.copies.document.order import COPY, CopyMemo, CopyOrder, ForkSource, StoredDocument
+from turnkeeper.features.copies.document.document import (
+    COPY,
+    CopyMemo,
+    CopyOrder,
+    ForkSource,
+    SessionDocument,
+    StoredDocument,
+)
 from turnkeeper.features.copies.document.reading import BYTES_PER_VALUE, check_document, copy_of_document, read_document
 from turnkeeper.features.copies.exporting import SessionExporter
 from turnkeeper.models.bounds import head_within

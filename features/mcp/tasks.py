@@ -39,11 +39,21 @@ from turnkeeper.api.changes import RequestChanges
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.services import Services
 from turnkeeper.api.store_calls import read_store, seconds_from_now
-from turnkeeper.features.mcp.approvals import ApprovalForm, AwaitingCall, awaiting_calls, read_decisions
-from turnkeeper.features.mcp.results import EXPECTED, arguments_error, is_temporary, rpc_error, sentence_of, task_result
-from turnkeeper.features.tasks.api.tasks import Tasks
+from turnkeeper.features.mcp.results import (
+    EXPECTED,
+    ApprovalForm,
+    AwaitingCall,
+    arguments_error,
+    awaiting_calls,
+    is_temporary,
+    read_decisions,
+    rpc_error,
+    sentence_of,
+    task_result,
+)
 from turnkeeper.features.tasks.session.task_state import summary_of_answer, task_status
-from turnkeeper.features.tasks.stores.task_handles import TaskHandle, TaskHandles
+from turnkeeper.features.tasks.tables import TaskHandle, TaskHandles
+from turnkeeper.features.tasks.tasks import Tasks
 from turnkeeper.models.http_responses import Action, PromptFate, Task, TaskResult
 from turnkeeper.models.ids import WorkflowId, session_id_of, tenant_of
 from turnkeeper.models.session.messages import CancelTurn, StateRequest

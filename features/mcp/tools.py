@@ -18,8 +18,8 @@ from turnkeeper.api.prompts.attachments import AttachmentBodies, attachments_of
 from turnkeeper.api.prompts.prompt_sender import new_prompt
 from turnkeeper.api.services import Services
 from turnkeeper.features.mcp.tasks import links_of
-from turnkeeper.features.tasks.api.tasks import TaskMessage, Tasks
 from turnkeeper.features.tasks.session.task import CreateTask
+from turnkeeper.features.tasks.tasks import TaskMessage, Tasks
 from turnkeeper.models.http_responses import Task, TaskPage
 from turnkeeper.models.ids import ID_PATTERN, PublicId, WorkflowId, session_id_of
 from turnkeeper.models.limits import Limits

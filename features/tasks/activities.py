@@ -17,19 +17,17 @@ from turnkeeper.activities.model_request.model_client import ModelClient
 from turnkeeper.activities.model_request.spending import Spending
 from turnkeeper.activities.own_workflow import WorkflowSilentError, current_session_id, query_own_workflow
 from turnkeeper.activities.providers.protocol import ModelError
-from turnkeeper.features.tasks.rules.condensing import LongTexts, batches, condensed_prompt, read_answer
-from turnkeeper.features.tasks.rules.inheritance import MAX_PAGES, Inheritance
+from turnkeeper.features.tasks.histories import rank, store_hand_off
+from turnkeeper.features.tasks.rules.enrichment import LongTexts, batches, condensed_prompt, read_answer
+from turnkeeper.features.tasks.rules.hand_off import MAX_PAGES, Inheritance
 from turnkeeper.features.tasks.session.new_sub_task import (
     CondenseCall,
     CondenseOutcome,
     PreparedSubTask,
     PrepareSubTask,
 )
-from turnkeeper.features.tasks.session.task import TaskRequest, policy_of, prepare_task
-from turnkeeper.features.tasks.session.task_arguments import read_run_task
-from turnkeeper.features.tasks.session.task_input import TaskInput
-from turnkeeper.features.tasks.stores.bm25 import rank
-from turnkeeper.features.tasks.stores.histories import store_hand_off
+from turnkeeper.features.tasks.session.task import TaskRequest, policy_of, prepare_task, read_run_task
+from turnkeeper.features.tasks.session.task_state import TaskInput
 from turnkeeper.models.bounds import bound_json
 from turnkeeper.models.errors import TaskValidationError
 from turnkeeper.models.ids import sibling_id

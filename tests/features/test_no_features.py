@@ -11,8 +11,7 @@ from temporalio.client import Client, WorkflowFailureError
 from tests.api.conftest import served
 from tests.api.live.watching import Watcher, idle_after
 from tests.harness import BOUND, Environment, asks, environment, replayer, says
-from turnkeeper.features import all_features
-from turnkeeper.features.in_workflows import enable_in_workflows
+from turnkeeper.features import all_features, enable_in_workflows
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import PublicId
 from turnkeeper.models.limits import Limits

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from pydantic import ValidationError
 from temporalio.client import WorkflowExecution, WorkflowExecutionDescription, WorkflowExecutionStatus
 
 from turnkeeper.api.bodies import chat_url, session_links, session_path
@@ -21,8 +22,7 @@ from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.store_calls import seconds_from_now
 from turnkeeper.api.temporal.session_reader import FINAL_STATUS_OF, SessionReader
 from turnkeeper.api.temporal.temporal_calls import call_temporal
-from turnkeeper.features.tasks.api.new_task import read_note
-from turnkeeper.features.tasks.session.task_state import summary_of_answer, task_status
+from turnkeeper.features.tasks.session.task_state import MEMO_KEY, TaskNote, summary_of_answer, task_status
 from turnkeeper.models.http_responses import Task, TaskResult
 from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.session.messages import SessionEnd, StateRequest
@@ -241,3 +241,11 @@ def _status_message(state: ConversationState, status: TaskStatus) -> str | None:
     if state.waiting_reason:
         return state.waiting_reason
     return state.session.task.message if state.session.task else None
+
+
+async def read_note(execution: WorkflowExecution) -> TaskNote | None:
+    """Return the note in a task's memo; `None` if it has none."""
+    try:
+        return TaskNote.model_validate((await execution.memo()).get(MEMO_KEY))
+    except ValidationError:
+        return None
