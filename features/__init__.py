@@ -4,9 +4,8 @@
     as the      ├── Feature.worker ─────────> worker.py     workflows, activities, texts of the offline model
     settings    ├── Feature.session_part ───> models/session/session.py: state, rules, tools
     say         ├── Feature.workflow_part ──> workflows/workflow_part.py: what a session runs
-                └── Feature.commands ───────> doctor, up    a check
-    all ────────┬── Feature.commands ───────> cli.py        commands: another gateway may have what is off here
-                └── Feature.load_tables ────> stores        tables: all stores have the same ones
+                └── Feature.commands ───────> cli.py        commands, and a check for doctor and up
+    all ─────────── Feature.load_tables ────> stores        tables: all stores have the same ones
 
 The core imports no feature. A feature imports the core, and other features only if its first sentence says so; a test
 holds both. To add one, write its folder, and name it in `FEATURES`.
