@@ -242,7 +242,10 @@ async def read_audit(
     There is never a text of a conversation in it, nor a value that was set.
     """
     which = AuditFilter(changes.caller.tenant, session_id=session, user=user, action=action, since=since)
-    before = _position(cursor)
+    before: Position | None = None
+    if cursor:
+        at, entry_id = cursor.split(".")
+        before = (int(at), entry_id)
     if LINES in accept:
         before = before or (microseconds(datetime.now(UTC)), "")  # nothing of this request, nor of later ones
         async with changes.begin("export", changes.caller.workflow_id(session) if session else None):
@@ -259,13 +262,6 @@ async def _lines(services: Services, which: AuditFilter, page: list[AuditRow]) -
         if len(page) < PAGE:
             return
         page = await services.get(AuditRecorder).page(which, before=position_of(page[-1]), limit=PAGE)
-
-
-def _position(cursor: str | None) -> Position | None:
-    if cursor is None:
-        return None
-    at, entry_id = cursor.split(".")
-    return (int(at), entry_id)
 
 
 def _entry(row: AuditRow) -> AuditEntry:

@@ -168,7 +168,12 @@ class TurnStream:
             return []
         new_steps = [step for step in turn.steps if isinstance(step, ModelStep) and step.number > self._turn.final_step]
         # Results stay excerpts with a link.
-        hashes = {hash_ for step in new_steps for hash_ in _text_hashes(step)}
+        refs = [
+            ref
+            for step in new_steps
+            for ref in (step.thinking_blob, step.text_blob, *(call.args_blob for call in step.tool_calls))
+        ]
+        hashes = {ref.hash for ref in refs if ref}
         until = seconds_from_now(self._services.timeouts.restore)
         (whole,) = await self._services.texts.restore_texts(self._workflow_id, [turn], hashes, until=until)
         return self._turn.on_turn(whole, await self._pending_of(turn))
@@ -179,11 +184,6 @@ class TurnStream:
             return {}
         pending = await self._services.approvals.pending(self._workflow_id)
         return {approval.call_id: approval for approval in pending.approvals if approval.message_id == turn.id}
-
-
-def _text_hashes(step: ModelStep) -> set[str]:
-    refs = [step.thinking_blob, step.text_blob, *(call.args_blob for call in step.tool_calls)]
-    return {ref.hash for ref in refs if ref}
 
 
 router = APIRouter(tags=["ai-sdk"], max_body_size=MAX_HISTORY_BYTES)

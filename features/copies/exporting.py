@@ -18,21 +18,18 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from turnkeeper.api.services import Services
 from turnkeeper.api.store_calls import read_store, seconds_from_now
-from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.features.copies.document.copied import SessionSnapshot, StoredContents, snapshot_of
 from turnkeeper.features.copies.document.document import FORMAT, SNAPSHOT, VERSION, ExportedConfiguration, ExportedTurn
 from turnkeeper.features.copies.whole_turns import whole_turns
 from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.session.messages import SessionInput
-from turnkeeper.models.session.session import Session
-from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.attachments import Attachment, placeholder_text
 from turnkeeper.models.transcript.conversation import ConversationMessage, MessageRole
 from turnkeeper.models.transcript.large_texts import refs_in, resolve_turn
 from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall, dollars
 from turnkeeper.stores.blobs import attachments_owner
-from turnkeeper.stores.stores import Stores
 
 _LINE_ENDS = re.compile(r"\r\n|\r|\n")
 _FENCE = re.compile(r"(`{3,}(?!.*`)|~{3,})")
@@ -179,27 +176,32 @@ TEXTS_AT_ONCE = 20
 class SessionExporter:
     """Exports sessions as of their last completed turn, also those that Temporal no longer has."""
 
-    def __init__(self, settings: Settings, reader: SessionReader, stores: Stores) -> None:
-        self._settings = settings
-        self._reader = reader
-        self._stores = stores
+    def __init__(self, services: Services) -> None:
+        self._services = services
 
     async def snapshot(self, workflow_id: WorkflowId) -> SessionSnapshot:
         """Return what a copy is made of. Raises `ProblemError`.
 
         A session that Temporal no longer has is given the settings of new sessions, apart from what the index knows.
         """
-        query = "internal_feature_query"
-        snapshot = (await self._reader.ask(workflow_id, query, SNAPSHOT, SessionSnapshot, _without_context)).view
+        read = await self._services.reader.ask(
+            workflow_id,
+            "internal_feature_query",
+            SNAPSHOT,
+            SessionSnapshot,
+            # Temporal has forgotten the session: nobody knows what its model saw.
+            lambda session: snapshot_of(session).model_copy(update={"context": None}),
+        )
+        snapshot = read.view
         if snapshot.context is not None:
             return snapshot
         config = SessionInput(
             title=snapshot.config.title,
             user=snapshot.config.user,
             model=snapshot.config.model,
-            system_prompt=self._settings.system_prompt,
-            limits=self._settings.limits,
-            history=self._settings.history,
+            system_prompt=self._services.settings.system_prompt,
+            limits=self._services.settings.limits,
+            history=self._services.settings.history,
         )
         return snapshot.model_copy(update={"config": config})
 
@@ -219,7 +221,7 @@ class SessionExporter:
             contents.add_view(snapshot.context)
         # The first page of turns is read before anything is sent, so that most errors are answers.
         opening, is_first = to_json(_head(workflow_id, snapshot))[:-1] + b',"turns":[', True
-        async for page in whole_turns(self._stores.archive, workflow_id, snapshot.transcript):
+        async for page in whole_turns(self._services.stores.archive, workflow_id, snapshot.transcript):
             for exported in page:
                 contents.add_turn(exported.turn)
                 yield (opening if is_first else b",") + to_json(_turn(exported))
@@ -237,9 +239,10 @@ class SessionExporter:
 
     async def _texts(self, workflow_id: WorkflowId, hashes: set[str], missing: list[str]) -> AsyncIterator[bytes]:
         separator = b""
-        for some in _batches(sorted(hashes), TEXTS_AT_ONCE):
-            reading = self._stores.blobs.get(workflow_id, some)
-            stored = await read_store(reading, until=seconds_from_now(self._reader.timeouts.request))
+        names = iter(sorted(hashes))
+        while some := list(islice(names, TEXTS_AT_ONCE)):
+            reading = self._services.stores.blobs.get(workflow_id, some)
+            stored = await read_store(reading, until=seconds_from_now(self._services.timeouts.request))
             missing += [name for name in some if name not in stored]
             for name, text in stored.items():
                 yield separator + to_json(name) + b":" + to_json(text)
@@ -248,8 +251,8 @@ class SessionExporter:
     async def _attachments(self, workflow_id: WorkflowId, hashes: set[str], missing: list[str]) -> AsyncIterator[bytes]:
         separator = b""
         for name in sorted(hashes):
-            reading = self._stores.blobs.get_data(attachments_owner(workflow_id), [name])
-            stored = await read_store(reading, until=seconds_from_now(self._reader.timeouts.request))
+            reading = self._services.stores.blobs.get_data(attachments_owner(workflow_id), [name])
+            stored = await read_store(reading, until=seconds_from_now(self._services.timeouts.request))
             if name not in stored:
                 missing.append(name)
                 continue
@@ -258,11 +261,11 @@ class SessionExporter:
 
     async def _markdown(self, workflow_id: WorkflowId, snapshot: SessionSnapshot) -> AsyncIterator[bytes]:
         opening = markdown_head(session_id_of(workflow_id), snapshot, now=datetime.now(UTC))
-        async for page in whole_turns(self._stores.archive, workflow_id, snapshot.transcript):
+        async for page in whole_turns(self._services.stores.archive, workflow_id, snapshot.transcript):
             for exported in page:
                 hashes = {ref.hash for ref in refs_in(exported.turn)}
-                reading = self._stores.blobs.get(workflow_id, hashes)
-                texts = await read_store(reading, until=seconds_from_now(self._reader.timeouts.request))
+                reading = self._services.stores.blobs.get(workflow_id, hashes)
+                texts = await read_store(reading, until=seconds_from_now(self._services.timeouts.request))
                 turn = resolve_turn(exported.turn, texts)
                 yield (opening + markdown_turn(exported.number, turn)).encode()
                 opening = ""
@@ -280,11 +283,6 @@ async def _with_first_part(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             yield part
 
     return all_parts()
-
-
-def _without_context(session: Session) -> SessionSnapshot:
-    """Return what a copy is made of that Temporal has forgotten; nobody knows what its model saw."""
-    return snapshot_of(session).model_copy(update={"context": None})
 
 
 def _head(workflow_id: WorkflowId, snapshot: SessionSnapshot) -> dict[str, Any]:
@@ -312,9 +310,3 @@ def _head(workflow_id: WorkflowId, snapshot: SessionSnapshot) -> dict[str, Any]:
 def _turn(exported: ExportedTurn) -> dict[str, Any]:
     archived = {"archived_steps": exported.archived_steps} if exported.archived_steps else {}
     return {"number": exported.number, **archived, "turn": exported.turn.without_defaults()}
-
-
-def _batches(names: Iterable[str], size: int) -> Iterator[list[str]]:
-    remaining = iter(names)
-    while some := list(islice(remaining, size)):
-        yield some

@@ -154,11 +154,9 @@ class _Copies(GatewayFeature):
     routers = (router,)
 
     def services(self, services: Services) -> Iterable[object]:
-        exporter = SessionExporter(services.settings, services.reader, services.stores)
+        exporter = SessionExporter(services)
         yield exporter
-        yield SessionCopier(
-            services.settings, services.reader, services.sessions, services.transcripts, exporter, services.stores
-        )
+        yield SessionCopier(services, exporter)
 
 
 GATEWAY = _Copies()

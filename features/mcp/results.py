@@ -147,12 +147,11 @@ class AwaitingCall:
 async def awaiting_calls(services: Services, workflow_id: WorkflowId) -> list[AwaitingCall]:
     """Return the waiting calls of a session and of the tasks below it, at most `MAX_CALLS`."""
     pending = await services.approvals.pending(workflow_id)
-    calls = [AwaitingCall(_session_of(approval, workflow_id), approval) for approval in pending.approvals]
+    calls = [
+        AwaitingCall(sibling_id(one.workflow_id, of=workflow_id) if one.workflow_id else workflow_id, one)
+        for one in pending.approvals
+    ]
     return calls[:MAX_CALLS]
-
-
-def _session_of(approval: PendingApproval, workflow_id: WorkflowId) -> WorkflowId:
-    return sibling_id(approval.workflow_id, of=workflow_id) if approval.workflow_id else workflow_id
 
 
 def read_decisions(

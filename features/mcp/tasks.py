@@ -33,7 +33,6 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import Field, JsonValue, ValidationError
 
-from turnkeeper.api.bodies import chat_url, session_links
 from turnkeeper.api.callers import Caller, caller_of
 from turnkeeper.api.changes import RequestChanges
 from turnkeeper.api.problems import ProblemError
@@ -53,9 +52,10 @@ from turnkeeper.features.mcp.results import (
 )
 from turnkeeper.features.tasks.session.task_state import summary_of_answer, task_status
 from turnkeeper.features.tasks.tables import TaskHandle, TaskHandles
+from turnkeeper.features.tasks.task_reader import identity_of
 from turnkeeper.features.tasks.tasks import Tasks
 from turnkeeper.models.http_responses import Action, PromptFate, Task, TaskResult
-from turnkeeper.models.ids import WorkflowId, session_id_of, tenant_of
+from turnkeeper.models.ids import WorkflowId, tenant_of
 from turnkeeper.models.session.messages import CancelTurn, StateRequest
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState
 from turnkeeper.models.transcript.trajectory import Usage
@@ -99,21 +99,9 @@ async def _first_turn(services: Services, workflow_id: WorkflowId) -> Conversati
 
 
 def _session_as_task(services: Services, workflow_id: WorkflowId, state: ConversationState) -> Task:
-    session, session_id = state.session, session_id_of(workflow_id)
-    return Task(
-        task_id=session_id,
-        workflow_id=session_id,
-        title=session.title,
-        status="working",
-        created_at=session.created_at,
-        **links_of(services, workflow_id),
-    )
-
-
-def links_of(services: Services, workflow_id: WorkflowId) -> dict[str, Any]:
-    """Return the links of a session as fields of a task."""
-    links = session_links(services.settings, workflow_id, namespace=services.client.namespace)
-    return {"url": chat_url(services.settings, workflow_id), "temporal_url": links.temporal}
+    session = state.session
+    identity = identity_of(services, workflow_id)
+    return Task(**identity, title=session.title, status="working", created_at=session.created_at)
 
 
 def _not_started(task: Task, fate: PromptFate) -> Task:

@@ -27,7 +27,6 @@ from turnkeeper.features.tasks.session.new_sub_task import (
     PrepareSubTask,
 )
 from turnkeeper.features.tasks.session.task import TaskRequest, policy_of, prepare_task, read_run_task
-from turnkeeper.features.tasks.session.task_state import TaskInput
 from turnkeeper.models.bounds import bound_json
 from turnkeeper.models.errors import TaskValidationError
 from turnkeeper.models.ids import sibling_id
@@ -135,15 +134,7 @@ class HandOffActivities:
         session_id = current_session_id()
         task_id = sibling_id(call.task_id, of=session_id)
         prepared, to_condense = await store_hand_off(self._blobs, prepared, task_id=task_id, parent_id=session_id)
-        return PreparedSubTask(
-            task=TaskInput(
-                context=prepared.context,
-                report=prepared.report,
-                to_condense=to_condense,
-                attachments=prepared.attachments,
-            ),
-            notes=[*prepared.notes, *trouble],
-        )
+        return PreparedSubTask(task=prepared.input(to_condense=to_condense), notes=[*prepared.notes, *trouble])
 
     async def _inheritance(self, request: TaskRequest, presets: HandOffPresets) -> tuple[Inheritance, list[str]]:
         """Return what the task inherits, from session and archive, and a note if the archive could not be read."""

@@ -13,11 +13,9 @@ from turnkeeper.api.http.openapi import ANY, TASK, WORKER, errors
 from turnkeeper.api.roles import MAX_HISTORY_BYTES, access, require_for_fields
 from turnkeeper.api.routes.conversation import ACCEPTED, accepted
 from turnkeeper.api.services import Services
-from turnkeeper.features.listing.lists import SessionLists
 from turnkeeper.features.tasks.rules.hand_off import ExchangeRelevance
 from turnkeeper.features.tasks.rules.task_context import ConversationHistory
 from turnkeeper.features.tasks.session.task import CreateTask
-from turnkeeper.features.tasks.task_reader import TaskReader
 from turnkeeper.features.tasks.tasks import TaskMessage, Tasks
 from turnkeeper.models.http_responses import Task, TaskPage, TaskReceipt
 from turnkeeper.models.ids import ID_PATTERN
@@ -142,17 +140,7 @@ class _Tasks(GatewayFeature):
     routers = (router,)
 
     def services(self, services: Services) -> Iterable[object]:
-        reader = TaskReader(services.settings, services.reader, services.texts, services.approvals, services.closing)
-        yield Tasks(
-            services.settings,
-            services.reader,
-            services.sessions,
-            services.sender,
-            services.transcripts,
-            services.stores,
-            services.get(SessionLists),
-            reader,
-        )
+        yield Tasks(services)
 
 
 GATEWAY = _Tasks()

@@ -87,7 +87,8 @@ def rank(query: str, texts: Sequence[str]) -> list[float]:
     >>> rank("Which port has the database?", ["The database: port 5433.", "Lunch is at noon.", "Tea", "A big port."])
     [1.0, 0.0, 0.0, 0.0]
     """
-    terms = _terms(query)
+    words = list(dict.fromkeys(_WORD.findall(_spaced(query).casefold())))
+    terms = [word for word in words if word not in _COMMON][:MAX_QUERY_TERMS] or words[:MAX_QUERY_TERMS]
     passages = [(number, passage) for number, text in enumerate(texts) for passage in _passages(text)]
     if not terms or not passages:
         return [0.0] * len(texts)
@@ -120,11 +121,6 @@ def _passages(text: str) -> list[str]:
         passages.append(text[:end])
         text = text[end:]
     return [*passages, text]
-
-
-def _terms(query: str) -> list[str]:
-    words = list(dict.fromkeys(_WORD.findall(_spaced(query).casefold())))
-    return [word for word in words if word not in _COMMON][:MAX_QUERY_TERMS] or words[:MAX_QUERY_TERMS]
 
 
 def _spaced(text: str) -> str:

@@ -194,7 +194,10 @@ def hand_off_history(
     notes |= {reading.position: reading.warnings for reading in readings}
     warnings += [warning for index in sorted(notes) for warning in notes[index]]
     if not readings:
-        return HandOff(None, [*warnings, *_all_filtered(history)])
+        if history:
+            message = "No message has any content: the task is given no history."
+            warnings.append(history_warning("all_filtered", message, severity="high"))
+        return HandOff(None, warnings)
     messages = with_numbers([reading.message for reading in readings])
     whole = ConversationHistory.of(messages, collection_time=collection_time)
     left_out = sum(exchange.last - exchange.first + 1 for exchange in relevance if not exchange.stays)
@@ -229,7 +232,11 @@ def _read_latest(
             messages.append(_Read(index, message, reading.whole, reading.contents, reading.warnings))
         else:
             notes[index] = reading.warnings
-    return messages, notes, _too_many(len(history), policy) if skipped else []
+    if not skipped:
+        return messages, notes, []
+    text = f"The history has {len(history):,} messages, truncating to most recent {policy.max_read}."
+    advice = "Hand over only recent messages that matter."
+    return messages, notes, [history_warning("too_many_messages", text, suggestion=advice)]
 
 
 def _relevant(
@@ -430,18 +437,6 @@ def history_warning(
     return TaskValidationWarning(
         code=code, field=HISTORY_FIELD, message=message, severity=severity, suggestion=suggestion
     )
-
-
-def _too_many(count: int, policy: HistoryPolicy) -> list[TaskValidationWarning]:
-    message = f"The history has {count:,} messages, truncating to most recent {policy.max_read}."
-    return [history_warning("too_many_messages", message, suggestion="Hand over only recent messages that matter.")]
-
-
-def _all_filtered(history: list[object]) -> list[TaskValidationWarning]:
-    if not history:
-        return []
-    message = "No message has any content: the task is given no history."
-    return [history_warning("all_filtered", message, severity="high")]
 
 
 MAX_PAGES = 4

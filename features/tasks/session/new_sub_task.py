@@ -64,7 +64,7 @@ class PrepareSubTask(Compact):
 
 
 class PreparedSubTask(Compact):
-    """Output of `prepare_sub_task`: the task with its context, and what was changed, in sentences.
+    """Output of `prepare_sub_task`: what of a `PreparedTask` is in the history, with what was changed, in sentences.
 
     `error`: the history is invalid, and no task can be started.
     """

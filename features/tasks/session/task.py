@@ -18,7 +18,7 @@ from turnkeeper.features.tasks.rules.hand_off import (
 )
 from turnkeeper.features.tasks.rules.task_context import ConversationHistory, Priority, TaskContext
 from turnkeeper.features.tasks.rules.text_room import attachments_of, contents_of, missing_hashes
-from turnkeeper.features.tasks.session.task_state import ProgressReport
+from turnkeeper.features.tasks.session.task_state import ProgressReport, TaskInput, TextsToCondense
 from turnkeeper.models.errors import RejectedError, TaskValidationError, preview
 from turnkeeper.models.ids import ID_PATTERN, checked_model
 from turnkeeper.models.session.messages import ModelName, Title
@@ -160,7 +160,10 @@ class CreateTask(TaskRequest):
 
 
 class PreparedTask(Frozen):
-    """A task that is ready to start: the agent's context, the first `prompt`, and warnings about corrections."""
+    """A task that is ready to start: the agent's context, the first `prompt`, and warnings about corrections.
+
+    It has texts and contents that are still to be stored, so it never leaves its process: `input` is what does.
+    """
 
     context: TaskContext
     prompt: str
@@ -182,6 +185,12 @@ class PreparedTask(Frozen):
         texts = f"{counted(cut, 'long text')} {'was' if cut == 1 else 'were'}"
         whole = [warning.message for warning in self.warnings if warning.field == HISTORY_FIELD]
         return [*whole, f"{texts} cut."] if cut else whole
+
+    def input(self, *, to_condense: TextsToCondense | None) -> TaskInput:
+        """Return what the task's session begins with, once texts and contents are stored."""
+        return TaskInput(
+            context=self.context, report=self.report, attachments=self.attachments, to_condense=to_condense
+        )
 
     @property
     def missing_hashes(self) -> set[str]:

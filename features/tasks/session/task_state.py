@@ -120,7 +120,7 @@ def _carriable(findings: dict[str, JsonValue]) -> Any:
 
 
 class ProgressReport(Strict):
-    """Arguments of `report_progress`. A missing field keeps its last reported value."""
+    """Arguments of `report_progress`, with their bounds. A missing field keeps its value in `TaskState`."""
 
     message: Annotated[str, Field(min_length=1, max_length=MESSAGE_CHARS), AfterValidator(_one_line)] | None = None
     percent: int | None = Field(None, ge=0, le=100)
@@ -147,7 +147,7 @@ class TaskChange(Compact):
 
 
 class TaskState(Compact):
-    """The carried state of a session that is a task."""
+    """The carried state of a session that is a task; `TaskView` is what people see of it and of its input."""
 
     percent: int | None = None
     message: str | None = None

@@ -189,11 +189,10 @@ class TaskTurn(TurnPart):
             PrepareSubTask(task_id=task.task_id, args=args, presets=self._tasks.input.presets, now=workflow.now()),
             time_left=self._scope.time_left(),
         )
-        return prepared or self._only_cut(request)
-
-    def _only_cut(self, request: RunTask) -> PreparedSubTask:
-        prepared = prepare_sub_task(self._session, request, now=workflow.now())
-        return prepared.model_copy(update={"notes": [*prepared.notes, NOT_PREPARED]})
+        if prepared is None:
+            prepared = prepare_sub_task(self._session, request, now=workflow.now())
+            prepared = prepared.model_copy(update={"notes": [*prepared.notes, NOT_PREPARED]})
+        return prepared
 
     async def _arguments(self, call: ToolCall) -> object:
         """Return the arguments of a call, read from the store where they are large. Raises `RejectedError`."""
