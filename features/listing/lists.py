@@ -178,9 +178,7 @@ class IndexRepair:
         before = self._unfinished[0] if self._unfinished else await self._index.compared_until(name)
         self._unfinished = [before]
         async for page in changed_since(self._client, self._timeouts, before and before - OVERLAP):
-            missing = await self._index.missing([row.session_id for row in page])
-            await self._add_missing([row for row in page if row.session_id in missing])
-            await self._index.close([row for row in page if row.closed_at])
+            await self._correct(page)
             await asyncio.sleep(PAGE_PAUSE_SECONDS)
         if self._comparisons % FORGOTTEN_EVERY == 0:
             await self._close_forgotten()
@@ -198,6 +196,11 @@ class IndexRepair:
             except Exception:  # noqa: BLE001  # the comparisons go on: nothing else would start them again
                 _log.exception("The comparison of the index of sessions with Temporal's list has failed")
             await asyncio.sleep(self._timeouts.repair_pause)
+
+    async def _correct(self, page: Sequence[IndexedSession]) -> None:
+        missing = await self._index.missing([row.session_id for row in page])
+        await self._add_missing([row for row in page if row.session_id in missing])
+        await self._index.close([row for row in page if row.closed_at])
 
     async def _add_missing(self, rows: Sequence[IndexedSession]) -> None:
         """Store rows, unless their sessions are deleted: one that is being deleted is listed until the end of that.

@@ -50,11 +50,11 @@ from turnkeeper.features.mcp.results import (
     sentence_of,
     task_result,
 )
-from turnkeeper.features.tasks.session.task_state import summary_of_answer, task_status
+from turnkeeper.features.tasks.session.task_state import task_status
 from turnkeeper.features.tasks.tables import TaskHandle, TaskHandles
-from turnkeeper.features.tasks.task_reader import identity_of
+from turnkeeper.features.tasks.task_reader import finished_result, identity_of
 from turnkeeper.features.tasks.tasks import Tasks
-from turnkeeper.models.http_responses import Action, PromptFate, Task, TaskResult
+from turnkeeper.models.http_responses import Action, PromptFate, Task
 from turnkeeper.models.ids import WorkflowId, tenant_of
 from turnkeeper.models.session.messages import CancelTurn, StateRequest
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState
@@ -76,13 +76,13 @@ async def read_prompt_task(services: Services, workflow_id: WorkflowId, message_
     task = _session_as_task(services, workflow_id, state)
     if fate.turn_id is None:
         return _not_started(task, fate)
-    return _ended(services, task, turn) if turn else await _running(services, task, workflow_id, state)
+    return _ended(services, task, workflow_id, turn) if turn else await _running(services, task, workflow_id, state)
 
 
 async def _task_of_first_prompt(services: Services, workflow_id: WorkflowId) -> Task:
     task, turn = await services.get(Tasks).get(workflow_id), await _first_turn(services, workflow_id)
     is_newest = turn is None or (task.is_final and task.updated_at == turn.agent_timestamp)
-    return task if turn is None or is_newest or not turn.is_complete else _ended(services, task, turn)
+    return task if turn is None or is_newest or not turn.is_complete else _ended(services, task, workflow_id, turn)
 
 
 async def _first_turn(services: Services, workflow_id: WorkflowId) -> ConversationMessage | None:
@@ -122,14 +122,10 @@ async def _running(services: Services, task: Task, workflow_id: WorkflowId, stat
     return _changed(task, status=status, approvals=len(pending.approvals) + pending.omitted)
 
 
-def _ended(services: Services, task: Task, turn: ConversationMessage) -> Task:
+def _ended(services: Services, task: Task, workflow_id: WorkflowId, turn: ConversationMessage) -> Task:
     """Return the task with the result of this turn."""
-    result = TaskResult(
-        summary=summary_of_answer(turn.agent_message or turn.error or "") or None,
-        answer=turn.agent_message,
-        usage=turn.usage or Usage(),
-        transcript_url=f"{services.settings.gateway_url}/workflow/{task.task_id}/conversation/full",
-    )
+    text, usage = turn.agent_message or turn.error, turn.usage or Usage()
+    result = finished_result(services, workflow_id, text, answer=turn.agent_message, usage=usage)
     return _changed(
         task,
         status=turn.status,

@@ -24,7 +24,7 @@ from turnkeeper.features.tasks.session.task_state import MEMO_KEY, TaskNote, sum
 from turnkeeper.models.http_responses import Task, TaskResult
 from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.session.messages import SessionEnd, StateRequest
-from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState
+from turnkeeper.models.transcript.conversation import ConversationState
 from turnkeeper.models.transcript.task_view import FINAL, NO_PARENT, TaskStatus
 from turnkeeper.models.transcript.trajectory import Usage
 from turnkeeper.stores.temporal import search_attributes
@@ -72,25 +72,17 @@ class TaskReader:
         if await self._services.reader.is_stuck(workflow_id, description):
             return await self.without_state(description, STUCK)
         state = await self._services.reader.state(workflow_id, StateRequest(limit=1))
-        until = seconds_from_now(self._services.timeouts.restore)
-        turns = await self._services.texts.restore_answers(workflow_id, state.messages, until=until)
-        facts = await self._facts(description)
-        return await self._task(workflow_id, facts, state, turns[-1] if turns else None)
+        return await self._task(workflow_id, await self._facts(description), state)
 
     async def _forgotten_task(self, workflow_id: WorkflowId) -> Task:
         """Return a task that Temporal no longer has, as the archive has it. Raises 404 for a session that is none."""
         state = await self._services.reader.state(workflow_id, StateRequest(limit=1))
-        view, until = state.session.task, seconds_from_now(self._services.timeouts.restore)
+        view = state.session.task
         if view is None:
             raise problem("unknown-task", workflow_id=workflow_id)
-        turns = await self._services.texts.restore_answers(workflow_id, state.messages, until=until)
-        facts: dict[str, Any] = {
-            **identity_of(self._services, workflow_id),
-            "temporal_url": None,
-            "context": view.context,
-            "parent": view.parent,
-        }
-        return await self._task(workflow_id, facts, state, turns[-1] if turns else None)
+        identity = identity_of(self._services, workflow_id)
+        facts = {**identity, "temporal_url": None, "context": view.context, "parent": view.parent}
+        return await self._task(workflow_id, facts, state)
 
     async def awaited(self, workflow_id: WorkflowId, *, seconds: float, is_due: Callable[[Task], bool]) -> Task:
         """Return a task once `is_due` returns true for it, or after about `seconds`."""
@@ -136,35 +128,28 @@ class TaskReader:
         outcome = end.task
         if outcome is None:
             return {"status": "cancelled"}
-        result = TaskResult(
-            summary=summary_of_answer(outcome.answer or outcome.error or "") or None,
-            findings=outcome.findings,
-            usage=outcome.usage or Usage(),
-            transcript_url=self._transcript_url(workflow_id),
-        )
-        return {
-            "status": outcome.status,
-            "result": result,
-            "error": outcome.error,
-            "error_type": outcome.error_type,
-        }
+        text, usage = outcome.answer or outcome.error, outcome.usage or Usage()
+        result = finished_result(self._services, workflow_id, text, findings=outcome.findings, usage=usage)
+        return {"status": outcome.status, "result": result, "error": outcome.error, "error_type": outcome.error_type}
 
-    async def _task(
-        self,
-        workflow_id: WorkflowId,
-        facts: dict[str, Any],
-        state: ConversationState,
-        newest: ConversationMessage | None,
-    ) -> Task:
-        session = state.session
+    async def _task(self, workflow_id: WorkflowId, facts: dict[str, Any], state: ConversationState) -> Task:
+        until = seconds_from_now(self._services.timeouts.restore)
+        turns = await self._services.texts.restore_answers(workflow_id, state.messages, until=until)
+        newest, session = turns[-1] if turns else None, state.session
         status = task_status(
             newest.status if newest else None,
             session=state.status,
             waits=any(task.status == "input_required" for task in session.tasks),
             queue_length=state.queue_length,
         )
-        view, is_final = session.task, status in FINAL
-        approvals = 0
+        view, approvals, ending = session.task, 0, dict[str, Any]()
+        if status in FINAL:
+            answer, error = (newest.agent_message, newest.error) if newest else (None, None)
+            findings, usage = view and view.findings, session.usage
+            ending["result"] = finished_result(
+                self._services, workflow_id, answer or error, answer=answer, findings=findings, usage=usage
+            )
+            ending |= {"error": error, "error_type": newest and newest.error_type}
         if status == "input_required":
             pending = await self._services.approvals.pending(workflow_id)
             approvals = len(pending.approvals) + pending.omitted
@@ -178,9 +163,7 @@ class TaskReader:
             created_at=session.created_at,
             updated_at=newest and (newest.agent_timestamp or newest.timestamp),
             approvals=approvals,
-            result=self._result(workflow_id, state, newest) if is_final else None,
-            error=newest.error if newest and is_final else None,
-            error_type=newest.error_type if newest and is_final else None,
+            **ending,
         )
 
     async def _facts(self, execution: WorkflowExecution) -> dict[str, Any]:
@@ -193,26 +176,6 @@ class TaskReader:
             "context": note and note.context,
             "parent": None if parent == NO_PARENT else parent,
         }
-
-    def _result(
-        self,
-        workflow_id: WorkflowId,
-        state: ConversationState,
-        newest: ConversationMessage | None,
-    ) -> TaskResult:
-        answer = newest and newest.agent_message
-        why_not = newest.error if newest else None
-        view = state.session.task
-        return TaskResult(
-            summary=summary_of_answer(answer or why_not or "") or None,
-            answer=answer,
-            findings=view and view.findings,
-            usage=state.session.usage,
-            transcript_url=self._transcript_url(workflow_id),
-        )
-
-    def _transcript_url(self, workflow_id: WorkflowId) -> str:
-        return f"{self._services.settings.gateway_url}{session_path(workflow_id)}/conversation/full"
 
 
 def _status_message(state: ConversationState, status: TaskStatus) -> str | None:
@@ -233,6 +196,12 @@ def identity_of(services: Services, workflow_id: WorkflowId) -> dict[str, Any]:
         "url": chat_url(services.settings, workflow_id),
         "temporal_url": links.temporal,
     }
+
+
+def finished_result(services: Services, workflow_id: WorkflowId, text: str | None, **fields: Any) -> TaskResult:
+    """Return the result of a task that has ended; `text` is its answer, or why there is none."""
+    url = f"{services.settings.gateway_url}{session_path(workflow_id)}/conversation/full"
+    return TaskResult(summary=summary_of_answer(text or "") or None, transcript_url=url, **fields)
 
 
 async def read_note(execution: WorkflowExecution) -> TaskNote | None:
