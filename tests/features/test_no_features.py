@@ -86,8 +86,9 @@ def test_without_features_the_command_line_has_the_commands_of_the_core(tmp_path
     (tmp_path / "turnkeeper.toml").write_text("features = []\n")
     program = "import typer, turnkeeper.cli as cli; print(*typer.main.get_command(cli.commands).commands)"
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
-    core = ["up", "worker", "api", "chat", "demo", "doctor", "health", "replay-check", "version"]
-    assert done.stdout.split() == core
+    names = set(done.stdout.split())
+    assert {"up", "worker", "api", "chat", "doctor"} <= names
+    assert not names & {"tasks", "export", "import", "fork", "keys", "audit"}
 
 
 async def test_a_session_that_used_no_feature_replays_whichever_are_enabled(temporal: Client) -> None:

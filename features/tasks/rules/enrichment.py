@@ -1,9 +1,9 @@
 """The first prompt of a task's agent: the description, then its context (TSK-3); long texts may be condensed (CTX-15).
 
-Theory of operation. No text can forge structure. Rules, headers and footer begin in the first column; every line of a
-caller's text is indented by four spaces, whatever ends the line before it. Only the description, which comes first, is
-not indented, except lines that look like structure. The check ignores blanks and invisible characters anywhere in a
-line, and punctuation at its start.
+No text can forge structure. Rules, headers and footer begin in the first column; every line of a caller's text is
+indented by four spaces, whatever ends the line before it. Only the description, which comes first, is not indented,
+except lines that look like structure. The check ignores blanks and invisible characters anywhere in a line, and
+punctuation at its start.
 
 A task whose texts are to be condensed by the model starts with the texts cut, and with their whole texts in the store,
 as `LongTexts`. Before its first model call an activity reads these, and asks the task's model for shorter ones, several
