@@ -158,18 +158,15 @@ def files_by_id(tests: Iterable[NamedTest]) -> dict[str, list[str]]:
 def page(tests: Iterable[NamedTest]) -> str:
     """Return the page with the files of these tests."""
     files = files_by_id(tests)
-    parts = [HEAD]
+    lines = [HEAD.rstrip()]
     for requirement, sentence in SENTENCES.items():
         area, _, number = requirement.partition("-")
         if number == "1":
-            parts.append(f"## {AREAS[area]}\n")
-        parts.append(f"### {requirement}\n\n{sentence}\n")
-        if requirement in MISSING:
-            parts.append(f"*Not yet:* {MISSING[requirement]}\n")
-        if requirement in files:
-            links = [f"[{file.removesuffix('.py')}](../tests/{file})" for file in files[requirement]]
-            parts.append(f"Tests: {', '.join(links)}\n")
-    return "\n".join(parts)
+            lines += ["", f"## {AREAS[area]}", "", "| id | promise | tests |", "|---|---|---|"]
+        missing = f" *Not yet:* {MISSING[requirement]}" if requirement in MISSING else ""
+        links = ", ".join(f"[{file.removesuffix('.py')}](../tests/{file})" for file in files.get(requirement, ()))
+        lines.append(f"| {requirement} | {sentence}{missing} | {links} |")
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

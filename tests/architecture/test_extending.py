@@ -9,7 +9,6 @@ from typing import get_args
 
 import pytest
 
-from docs import route_table
 from turnkeeper.activities.providers.registry import provider_class
 from turnkeeper.api import routes
 from turnkeeper.api.app import create_app
@@ -88,11 +87,6 @@ def test_a_route_takes_at_most_three_places() -> None:
     page = (ROOT / "docs" / "extending.md").read_text()
     table = page.partition("## A route\n")[2].partition("\n\nThen")[0]
     assert 0 < len(_ROW.findall(table)) <= 3
-
-
-def test_api_7_the_table_of_routes_is_that_of_the_gateway() -> None:
-    page = route_table.PAGE.read_text()
-    assert page == route_table.with_table(page), "run: python docs/route_table.py"
 
 
 def test_the_tests_that_the_checklists_name_exist() -> None:
