@@ -118,9 +118,7 @@ MISSING = {
     "OPS-8": "worker versioning (pinned, upgrade at continue-as-new, idle sessions moved).",
     "OPS-10": "a disk that is full, steps of the clock, the figures of a long soak.",
     "OPS-11": (
-        "`the same with tools that are activities` (turns a second), `history of a 210-turn session`, "
-        "`continue-as-new in it`, `memory of all its processes, shared pages once`; of other libraries `turns a "
-        "second, 32 sessions, to OpenAI Agents`. "
+        "the results that are marked **no** in [the table](../benchmarks/RESULTS.md). "
         "[What was tried](scaling.md#goals-that-are-not-reached) for each of them."
     ),
     "OPS-12": "pip-audit and bandit in `.ci/run`.",

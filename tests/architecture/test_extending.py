@@ -33,7 +33,7 @@ def test_agt_4_a_provider_is_what_its_line_says(name: str) -> None:
     assert not vendor.key or gateway_environment({variable: "sk-1"}) == {}, "only workers get keys"
 
 
-def test_agt_4_the_first_models_are_those_of_the_vendors_whose_keys_choose_them() -> None:
+def test_agt_4_a_vendors_key_selects_the_vendors_example_model() -> None:
     vendors = [provider_class(split_model(model)[0]).vendor for model in VENDORS_MODELS.values()]
     assert {vendor.key: f"{vendor.name}:{vendor.example}" for vendor in vendors} == VENDORS_MODELS
 

@@ -181,7 +181,7 @@ async def test_api_8_no_server_and_a_server_that_is_no_gateway_raise_different_e
             await client.describe("s")
 
 
-async def test_api_8_a_prompt_whose_response_is_lost_is_sent_again_with_the_same_id(
+async def test_api_8_a_prompt_without_a_response_is_sent_again_with_the_same_id(
     temporal: Client, env: Environment
 ) -> None:
     """A proxy forwards the first request to the gateway, and drops the connection instead of answering."""
