@@ -25,6 +25,8 @@ from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.models.session.messages import Configure
 from turnkeeper.models.transcript.model_call import ToolSpec
 
+ROOT = Path(__file__).parents[3]
+
 
 def fresh() -> str:
     return f"c-{uuid4()}"
@@ -372,7 +374,7 @@ async def test_api_8_a_failed_turn_is_retried_once_however_often_it_is_requested
 async def test_api_8_the_programs_of_the_clients_page_run_unchanged(
     gateway: GatewayClient, env: Environment, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "python-client.md").read_text()
+    page = (ROOT / "docs" / "python-client.md").read_text()
     names: dict[str, Any] = {"__name__": "page"}
     for program in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
         exec(program, names)
@@ -397,3 +399,13 @@ async def test_api_8_the_programs_of_the_clients_page_run_unchanged(
         assert await names["converse"](gateway, session, "Pay again", is_first) == "Not paid."
     assert ["amount: 12" in text for text in questions] == [True, True]
     assert len(env.tools.calls) == 1
+
+
+async def test_api_8_the_program_of_the_readme_runs_unchanged(
+    url: str, env: Environment, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(program.replace("asyncio.run(main())", "").replace("http://127.0.0.1:8080", url), names)
+    await names["main"]()
+    assert capsys.readouterr().out == "echo: what time is it?\n"
