@@ -160,15 +160,15 @@ def _row(parameter: Any) -> str:
     match parameter.default:
         case _ if parameter.required:
             default = "required"
-        case None | False | "":
-            default = ""
+        case None | "":
+            default = "none"
+        case False:
+            default = "off"
         case value:
             default = f"`{value}`"
     names = [parameter.metavar] if parameter.param_type_name == "argument" else parameter.opts
     value = f" {parameter.metavar}" if parameter.param_type_name == "option" and parameter.metavar else ""
-    return f"| {', '.join(f'`{name}{value}`' for name in names)} | {default} | {parameter.help} |\n".replace(
-        "|  |", "| |"
-    )
+    return f"| {', '.join(f'`{name}{value}`' for name in names)} | {default} | {parameter.help} |\n"
 
 
 PAGES: dict[str, Callable[[str], str]] = {

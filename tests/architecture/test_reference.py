@@ -23,10 +23,10 @@ def test_api_6_the_page_of_the_command_line_has_the_commands_of_features() -> No
     assert "--activity-reports" not in page, "a hidden option"
 
 
-WRITTEN = sorted([*DOCS.parent.glob("*.md"), *DOCS.rglob("*.md")])
+MARKDOWN = sorted([*DOCS.parent.glob("*.md"), *DOCS.rglob("*.md")])
 
 
-@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", MARKDOWN, ids=lambda page: page.name)
 def test_every_link_of_the_docs_leads_to_a_file_and_a_heading(page: Path) -> None:
     links = [link for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()) if not re.match(r"\w+:", link)]
     targets = {link: (page.parent / link.partition("#")[0] if link[0] != "#" else page) for link in links}
