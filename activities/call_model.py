@@ -21,8 +21,8 @@ from turnkeeper.activities.model_request.spending import Spending
 from turnkeeper.activities.own_workflow import STOPPING, WorkflowSilentError, current_run_id, current_session_id
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.activities.quick_reads import QuickReader
-from turnkeeper.models.bounds import is_nested_over
 from turnkeeper.models.limits import ANSWER_BYTES, MAX_NESTING, MAX_WHOLE_ANSWER_BYTES, SMALL_TEXT_BYTES
+from turnkeeper.models.texts import is_nested_over
 from turnkeeper.models.transcript.large_texts import STATE_INLINE_BYTES, cut_response
 from turnkeeper.models.transcript.model_call import (
     CallPart,

@@ -15,8 +15,7 @@ from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from turnkeeper.models.backoff import growing_pauses
-from turnkeeper.models.errors import REJECTION_PREFIX, TurnkeeperError
+from turnkeeper.models.errors import REJECTION_PREFIX, TurnkeeperError, growing_pauses
 from turnkeeper.models.ids import WorkflowId
 
 Answer = TypeVar("Answer")

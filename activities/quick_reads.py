@@ -13,8 +13,8 @@ from turnkeeper.activities.own_workflow import current_session_id
 from turnkeeper.activities.tools import ToolSource
 from turnkeeper.models.ids import call_id
 from turnkeeper.models.limits import SMALL_TEXT_BYTES
+from turnkeeper.models.transcript.conversation import ToolResult
 from turnkeeper.models.transcript.model_call import CallPart, ModelCall, ModelResponse, QuickReads, ToolInvocation
-from turnkeeper.models.transcript.trajectory import ToolResult
 
 MAX_SECONDS = 0.2
 """How long the answer waits for its reads."""

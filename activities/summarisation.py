@@ -9,7 +9,6 @@ from turnkeeper.activities.model_request.model_client import ModelClient
 from turnkeeper.activities.model_request.spending import Spending
 from turnkeeper.activities.own_workflow import WorkflowSilentError
 from turnkeeper.activities.providers.protocol import ModelError
-from turnkeeper.models.bounds import bound_json
 from turnkeeper.models.context.summary import (
     PROMPT_CHARS,
     SUMMARY_BYTES,
@@ -19,6 +18,7 @@ from turnkeeper.models.context.summary import (
     summary_request,
     summary_trouble,
 )
+from turnkeeper.models.texts import bound_json
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, SummaryCall, SummaryOutcome
 
 

@@ -12,8 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from math import isfinite
 
 from turnkeeper.models.ids import WorkflowId
-from turnkeeper.models.texts.legible import legible_line
-from turnkeeper.models.texts.one_line import one_line
+from turnkeeper.models.legible import legible_line, one_line
 from turnkeeper.models.transcript.partial_output import CallProgress
 from turnkeeper.stores.partials.carrier import PartialCarrier
 

@@ -10,12 +10,13 @@ from turnkeeper.activities.heartbeat import heartbeating
 from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.own_workflow import current_session_id
 from turnkeeper.activities.tool_progress import ProgressListener, publishing_progress
-from turnkeeper.models.bounds import bound_text, is_nested_over
 from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.limits import MAX_NESTING, TOOL_LIST_BYTES
 from turnkeeper.models.session.approvals import NO_DIFFERENCE
 from turnkeeper.models.session.tools.session_tools import carried_bytes, tools_digest
+from turnkeeper.models.texts import bound_text, is_nested_over
+from turnkeeper.models.transcript.conversation import FileChange, ToolResult
 from turnkeeper.models.transcript.model_call import (
     ChangePreviews,
     PreviewCall,
@@ -25,7 +26,6 @@ from turnkeeper.models.transcript.model_call import (
     ToolListCall,
     ToolSpec,
 )
-from turnkeeper.models.transcript.trajectory import FileChange, ToolResult
 from turnkeeper.stores.partials.carrier import PartialCarrier
 
 INSTRUCTIONS_CHARS = 4_000

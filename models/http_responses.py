@@ -1,32 +1,44 @@
-"""Responses of the gateway beyond the session's own models; the Python client reads them too.
+"""Responses of the gateway beyond the session's own models, and the roles of callers; the Python client reads them too.
 
 A client ignores the fields of a newer gateway and has defaults for those of an older one.
 """
 
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field, JsonValue
 
 from turnkeeper.models.errors import ErrorType, RejectionReason
 from turnkeeper.models.ids import PublicId
-from turnkeeper.models.roles import Role
 from turnkeeper.models.session.queue.prompts import FateName
 from turnkeeper.models.transcript.conversation import (
+    FINAL,
+    ApprovalDecision,
     ArchiveReport,
+    CondensedTexts,
     ContextSize,
     ConversationState,
     ConversationUpdate,
-    SessionStatus,
-)
-from turnkeeper.models.transcript.task_view import (
-    FINAL,
-    CondensedTexts,
     HandOffReport,
+    SessionStatus,
     TaskStatus,
     TaskValidationWarning,
+    Usage,
 )
-from turnkeeper.models.transcript.trajectory import ApprovalDecision, Usage
 from turnkeeper.models.wire import Frozen, Items, UtcDatetime
+
+Role = Literal["reader", "writer", "approver", "admin"]
+"""Each role may do what those before it may."""
+
+ROLES: tuple[Role, ...] = get_args(Role)
+
+
+def parse_role(name: object) -> Role | None:
+    """Return the role with this name; `None` if there is none.
+
+    >>> parse_role("writer"), parse_role("root")
+    ('writer', None)
+    """
+    return next((role for role in ROLES if role == name), None)
 
 
 class ApprovalDecided(Frozen):

@@ -32,7 +32,13 @@ from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.queue.prompts import QueueView
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState, ConversationUpdate
+from turnkeeper.models.transcript.conversation import (
+    ConversationMessage,
+    ConversationState,
+    ConversationUpdate,
+    FileChange,
+    ToolResult,
+)
 from turnkeeper.models.transcript.model_call import (
     CallPart,
     ModelRequest,
@@ -43,7 +49,6 @@ from turnkeeper.models.transcript.model_call import (
     ToolList,
     ToolSpec,
 )
-from turnkeeper.models.transcript.trajectory import FileChange, ToolResult
 from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.stores import Stores

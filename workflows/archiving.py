@@ -26,7 +26,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.session.archive.archive_moves import final_moves, next_copy, next_move, next_step_move
     from turnkeeper.models.session.session import Session
     from turnkeeper.models.session.views import listed_status, make_index_entry
-    from turnkeeper.models.transcript.task_view import FINAL
+    from turnkeeper.models.transcript.conversation import FINAL
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.background import run_in_background
 

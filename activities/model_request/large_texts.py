@@ -20,7 +20,7 @@ from turnkeeper.models.transcript.attachments import (
     split_by_room,
     with_names,
 )
-from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.conversation import BlobRef, ConversationMessage, ToolResult
 from turnkeeper.models.transcript.large_texts import (
     Texts,
     cut_response,
@@ -34,7 +34,6 @@ from turnkeeper.models.transcript.large_texts import (
     resolve_request,
 )
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, ModelResponse, ToolInvocation
-from turnkeeper.models.transcript.trajectory import BlobRef, ToolResult
 from turnkeeper.stores.blobs import Blobs, RecentTexts, attachments_owner, opaque_owner
 from turnkeeper.stores.database.database import StoreUnavailableError
 

@@ -15,8 +15,8 @@ from types import ModuleType
 
 from turnkeeper.activities.providers.registry import provider_class
 from turnkeeper.models.ids import BUILT_IN_PROVIDERS
+from turnkeeper.models.transcript.conversation import COST_DIGITS, Usage
 from turnkeeper.models.transcript.model_call import ModelResponse
-from turnkeeper.models.transcript.trajectory import COST_DIGITS, Usage
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,7 @@ from typing import Generic, TypeVar
 from cachetools import LRUCache
 
 from turnkeeper.models.session.archive.archive_messages import ArchiveMove
-from turnkeeper.models.transcript.index_entry import IndexEntry
-from turnkeeper.models.transcript.model_call import ModelRequest
+from turnkeeper.models.transcript.model_call import IndexEntry, ModelRequest
 
 MAX_BYTES = 128 * 1024 * 1024
 

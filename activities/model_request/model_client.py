@@ -30,10 +30,10 @@ from turnkeeper.models.transcript.model_call import (
     ModelRequestPage,
     ModelRequestQuery,
     ModelResponse,
+    RefusedPart,
     RequestHead,
     ToolSpec,
 )
-from turnkeeper.models.transcript.refused_parts import RefusedPart
 
 _log = logging.getLogger(__name__)
 

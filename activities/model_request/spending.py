@@ -18,8 +18,8 @@ from temporalio import activity
 
 from turnkeeper.activities.providers.protocol import Meter, ModelError
 from turnkeeper.models.context.model_view import request_tokens
+from turnkeeper.models.transcript.conversation import Usage
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, Spent
-from turnkeeper.models.transcript.trajectory import Usage
 
 
 class PriceList(Protocol):

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pydantic import JsonValue
 from pydantic_core import from_json
 
-from turnkeeper.models.bounds import encodable, encodable_text
 from turnkeeper.models.limits import MAX_NESTING
+from turnkeeper.models.texts import encodable, encodable_text
 
 
 def join_pieces(pieces: Iterable[str]) -> str:

@@ -19,7 +19,7 @@ from itertools import count
 
 from pydantic import JsonValue
 
-from turnkeeper.models.bounds import bound_text
+from turnkeeper.models.texts import bound_text
 from turnkeeper.models.transcript.model_call import MAX_DESCRIPTION_CHARS, ModelMessage, ToolSpec
 
 MAX_NAME_CHARS = 64

@@ -20,8 +20,8 @@ from turnkeeper.activities.providers.refused_parts.sending import RefusedParts
 from turnkeeper.activities.providers.wire.transport import Event, Transport, VendorStream
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.tokens import weighted_chars
+from turnkeeper.models.transcript.conversation import Usage
 from turnkeeper.models.transcript.model_call import MAX_TOOLS, ModelRequest, ModelResponse, ToolSpec, supported_tools
-from turnkeeper.models.transcript.trajectory import Usage
 
 _log = logging.getLogger(__name__)
 

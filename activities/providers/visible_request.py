@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 
-from turnkeeper.models.bounds import bound_text
+from turnkeeper.models.texts import bound_text
 from turnkeeper.models.transcript.attachments import (
     IMAGE_MEDIA_TYPES,
     MAX_SHOWN_CHARS,

@@ -42,8 +42,8 @@ from mcp_types.methods import parse_server_result
 from mcp_types.version import LATEST_HANDSHAKE_VERSION
 from pydantic import JsonValue, ValidationError
 
-from turnkeeper.models.bounds import encodable
 from turnkeeper.models.limits import MAX_NESTING
+from turnkeeper.models.texts import encodable
 
 # Parsing
 

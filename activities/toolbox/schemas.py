@@ -28,8 +28,8 @@ from pydantic import JsonValue
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
-from turnkeeper.models.bounds import is_nested_over
 from turnkeeper.models.errors import TurnkeeperError
+from turnkeeper.models.texts import is_nested_over
 
 MAX_STEPS = 100_000
 """Steps for validating the arguments of one call: about 0.1 s."""

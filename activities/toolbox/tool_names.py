@@ -25,9 +25,9 @@ from turnkeeper.activities.toolbox.built_in import BuiltInConnection, BuiltInToo
 from turnkeeper.activities.toolbox.schemas import ANY_OBJECT, argument_errors, schema_problem
 from turnkeeper.activities.toolbox.tool_server import ToolHints, UnreachableError
 from turnkeeper.activities.tools import ServerLostError
-from turnkeeper.models.bounds import bound_text, encodable, encodable_text
+from turnkeeper.models.texts import bound_text, encodable, encodable_text
+from turnkeeper.models.transcript.conversation import ToolResult, ToolStatus
 from turnkeeper.models.transcript.model_call import MAX_DESCRIPTION_CHARS, ToolEffect, ToolInvocation, ToolSpec
-from turnkeeper.models.transcript.trajectory import ToolResult, ToolStatus
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult, Tool, ToolAnnotations

@@ -25,7 +25,6 @@ from turnkeeper.activities.toolbox.built_in import BuiltInConnection, built_in_t
 from turnkeeper.activities.toolbox.tool_names import NamedTool, ToolNames, error_result, one_line
 from turnkeeper.activities.toolbox.tool_server import Remote, ToolChangedError, ToolServer
 from turnkeeper.activities.tools import ServerLostError
-from turnkeeper.models.bounds import bound_json
 from turnkeeper.models.session.approvals import NO_DIFFERENCE
 from turnkeeper.models.settings.mcp_config import (
     OUR_OWN,
@@ -35,8 +34,9 @@ from turnkeeper.models.settings.mcp_config import (
     load_foreign_servers,
 )
 from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.texts import bound_json
+from turnkeeper.models.transcript.conversation import FileChange, ToolResult
 from turnkeeper.models.transcript.model_call import ServerText, ToolInvocation, ToolList, ToolSpec
-from turnkeeper.models.transcript.trajectory import FileChange, ToolResult
 
 if TYPE_CHECKING:
     from mcp_types import RequestParamsMeta, Tool

@@ -51,10 +51,8 @@ from turnkeeper.api.temporal.temporal_calls import (
 )
 from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.api.timeouts import Timeouts
-from turnkeeper.models.as_of import AsOf
-from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.context.context_view import ContextView
-from turnkeeper.models.errors import REJECTION_PREFIX
+from turnkeeper.models.errors import REJECTION_PREFIX, growing_pauses
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.replay_text.turns import ReplayTurns
 from turnkeeper.models.session.approvals import PendingApprovals
@@ -75,6 +73,7 @@ from turnkeeper.models.transcript.conversation import (
     ConversationUpdate,
     SessionStatus,
 )
+from turnkeeper.models.wire import AsOf
 
 log = logging.getLogger(__name__)
 

@@ -44,7 +44,10 @@ from turnkeeper.models.transcript.conversation import (
     ConversationMessage,
     ConversationState,
     ConversationUpdate,
+    ModelStep,
     SessionStatus,
+    SubTask,
+    ToolCall,
 )
 from turnkeeper.models.transcript.partial_output import (
     CallProgress,
@@ -54,8 +57,6 @@ from turnkeeper.models.transcript.partial_output import (
     with_growth,
     with_progress,
 )
-from turnkeeper.models.transcript.task_view import SubTask
-from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall
 from turnkeeper.models.wire import Frozen, UtcDatetime
 
 

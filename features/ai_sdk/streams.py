@@ -20,8 +20,7 @@ from turnkeeper.features.ai_sdk.turn_chunks import Chunks, TurnChunks
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.approvals import PendingApproval
 from turnkeeper.models.session.messages import StateRequest, UpdatesRequest
-from turnkeeper.models.transcript.conversation import FINAL_STATUSES, ConversationMessage, SessionStatus
-from turnkeeper.models.transcript.trajectory import ModelStep
+from turnkeeper.models.transcript.conversation import FINAL_STATUSES, ConversationMessage, ModelStep, SessionStatus
 
 TEMPORARY_STATUSES = (429, 503, 504)
 """Temporary problems: Temporal is busy or can't be reached, or no worker answers."""

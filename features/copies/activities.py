@@ -37,7 +37,7 @@ from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.messages import FIRST_RUN, CarriedState, deletion_id
 from turnkeeper.models.session.queue.prompts import Fate
 from turnkeeper.models.transcript.attachments import with_names
-from turnkeeper.models.transcript.index_entry import make_preview
+from turnkeeper.models.transcript.model_call import make_preview
 from turnkeeper.models.transcript.transcript import TranscriptState, carried_size
 from turnkeeper.stores.archive import ArchivedTurn, ArchiveGapError
 from turnkeeper.stores.blobs import attachments_owner, document_owner

@@ -15,7 +15,7 @@ from pydantic import BaseModel, JsonValue
 from turnkeeper.api.services import Services
 from turnkeeper.models.ids import WorkflowId, session_id_of, sibling_id
 from turnkeeper.models.session.approvals import PendingApproval, ResolveApproval
-from turnkeeper.models.transcript.trajectory import ApprovalDecision
+from turnkeeper.models.transcript.conversation import ApprovalDecision
 from turnkeeper.models.wire import REASON_CHARS, Reason, Strict
 
 MAX_CALLS = 50

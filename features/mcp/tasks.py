@@ -47,8 +47,7 @@ from turnkeeper.features.tasks.stores.task_handles import TaskHandle, TaskHandle
 from turnkeeper.models.http_responses import Action, PromptFate, Task, TaskResult
 from turnkeeper.models.ids import WorkflowId, session_id_of, tenant_of
 from turnkeeper.models.session.messages import CancelTurn, StateRequest
-from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState
-from turnkeeper.models.transcript.trajectory import Usage
+from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState, Usage
 
 FIRST_TURN_BYTES = 1_000_000
 

@@ -30,14 +30,13 @@ from turnkeeper.features.tasks.session.task_arguments import read_run_task
 from turnkeeper.features.tasks.session.task_input import TaskInput
 from turnkeeper.features.tasks.stores.bm25 import rank
 from turnkeeper.features.tasks.stores.histories import store_hand_off
-from turnkeeper.models.bounds import bound_json
 from turnkeeper.models.errors import TaskValidationError
 from turnkeeper.models.ids import sibling_id
 from turnkeeper.models.limits import LARGE_RESULT_BYTES
 from turnkeeper.models.session.messages import StateRequest
 from turnkeeper.models.settings.history_policy import HandOffPresets
-from turnkeeper.models.transcript.conversation import ConversationState
-from turnkeeper.models.transcript.trajectory import BlobRef, ToolResult, Usage
+from turnkeeper.models.texts import bound_json
+from turnkeeper.models.transcript.conversation import BlobRef, ConversationState, ToolResult, Usage
 from turnkeeper.models.wire import Frozen
 from turnkeeper.stores.archive import Archive
 from turnkeeper.stores.blobs import Blobs

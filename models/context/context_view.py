@@ -2,9 +2,8 @@
 
 from typing import Literal
 
-from turnkeeper.models.as_of import Stamp
 from turnkeeper.models.transcript.model_call import ServerText
-from turnkeeper.models.wire import Frozen
+from turnkeeper.models.wire import Frozen, Stamp
 
 Seen = Literal["verbatim", "truncated", "summarised", "refused", "retried", "not_at_all"]
 """How the model sees a turn.

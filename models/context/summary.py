@@ -13,7 +13,6 @@ from itertools import accumulate, dropwhile
 from pydantic import JsonValue
 from pydantic_core import to_json
 
-from turnkeeper.models.bounds import bound_text
 from turnkeeper.models.replay_text.grammar import (
     CallEvent,
     ReplayEvent,
@@ -22,6 +21,7 @@ from turnkeeper.models.replay_text.grammar import (
     UserEvent,
     render_replay,
 )
+from turnkeeper.models.texts import bound_text
 from turnkeeper.models.tokens import count_chars
 from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.model_call import (

@@ -11,7 +11,6 @@ from itertools import chain, groupby, takewhile
 from pydantic import field_serializer
 from pydantic_core import to_json
 
-from turnkeeper.models.as_of import Stamp
 from turnkeeper.models.replay_text.grammar import (
     CallEvent,
     ReplayEvent,
@@ -23,10 +22,17 @@ from turnkeeper.models.replay_text.grammar import (
     render_replay,
 )
 from turnkeeper.models.transcript.attachments import with_names
-from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.conversation import (
+    INTERRUPTED_NOTE,
+    ConversationMessage,
+    ModelStep,
+    Step,
+    ToolCall,
+    ToolResult,
+    UserStep,
+)
 from turnkeeper.models.transcript.notes import ending_note, joined_prompts
-from turnkeeper.models.transcript.trajectory import INTERRUPTED_NOTE, ModelStep, Step, ToolCall, ToolResult, UserStep
-from turnkeeper.models.wire import Compact
+from turnkeeper.models.wire import Compact, Stamp
 
 
 class MovedEvents(Compact):

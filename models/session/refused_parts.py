@@ -6,8 +6,7 @@ from pydantic import Field
 from pydantic_core import to_json
 
 from turnkeeper.models.session.tools.session_tools import tools_digest
-from turnkeeper.models.transcript.model_call import RequestHead
-from turnkeeper.models.transcript.refused_parts import RefusedPart
+from turnkeeper.models.transcript.model_call import RefusedPart, RequestHead
 from turnkeeper.models.wire import Compact, Items
 
 MAX_PARTS = 50

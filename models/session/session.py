@@ -27,10 +27,16 @@ from turnkeeper.models.session.turn.budgets import Budgets
 from turnkeeper.models.session.turn.running_turn import RunningTurn
 from turnkeeper.models.session.turn.turn_slot import TurnSlot
 from turnkeeper.models.transcript.attachments import json_bytes
-from turnkeeper.models.transcript.conversation import ConversationMessage, SessionStatus
+from turnkeeper.models.transcript.conversation import (
+    ConversationMessage,
+    SessionStatus,
+    SubTask,
+    TaskStatus,
+    TaskView,
+    ToolResult,
+    Usage,
+)
 from turnkeeper.models.transcript.model_call import RequestHead, ToolSpec
-from turnkeeper.models.transcript.task_view import SubTask, TaskStatus, TaskView
-from turnkeeper.models.transcript.trajectory import ToolResult, Usage
 from turnkeeper.models.transcript.transcript import Transcript
 
 ENVELOPE_BYTES = 2_048

@@ -14,9 +14,14 @@ from turnkeeper.models.session.queue.prompt_queue import QUEUED_PROMPT_BYTES
 from turnkeeper.models.session.queue.prompts import ParkedPrompt, Prompt, QueuedPrompt, QueueView
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.transcript.attachments import with_names
-from turnkeeper.models.transcript.conversation import ConversationState, ConversationUpdate, SessionSummary
-from turnkeeper.models.transcript.index_entry import IndexEntry, IndexStatus, make_preview
-from turnkeeper.models.transcript.task_view import NO_PARENT, TaskStatus
+from turnkeeper.models.transcript.conversation import (
+    NO_PARENT,
+    ConversationState,
+    ConversationUpdate,
+    SessionSummary,
+    TaskStatus,
+)
+from turnkeeper.models.transcript.model_call import IndexEntry, IndexStatus, make_preview
 
 
 def state_of(session: Session, request: StateRequest | None = None) -> ConversationState:

@@ -38,12 +38,10 @@ from pydantic_settings import (
 from turnkeeper.models.context.window import BOTH_FORMS, ConversationHistoryConfig, history_config
 from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.ids import checked_model
-from turnkeeper.models.invalid_values import reason_of
-from turnkeeper.models.limits import Limits
-from turnkeeper.models.session.defaults import DEFAULT_MODEL, DEFAULT_SYSTEM_PROMPT, SystemPrompt
+from turnkeeper.models.limits import DEFAULT_MODEL, DEFAULT_SYSTEM_PROMPT, Limits, SystemPrompt
 from turnkeeper.models.settings.history_policy import HandOffPresets
 from turnkeeper.models.settings.origins import normal_host, parse_origin
-from turnkeeper.models.wire import FeatureData, Strict
+from turnkeeper.models.wire import FeatureData, Strict, reason_of
 
 ENV_PREFIX = "TURNKEEPER_"
 CONFIG_VARIABLE = "TURNKEEPER_CONFIG"

@@ -16,10 +16,9 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, TypeAdapter
 
-from turnkeeper.models.bounds import count_unencodable
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.limits import LARGE_TEXT_BYTES
-from turnkeeper.models.texts.counted import counted
+from turnkeeper.models.texts import count_unencodable, counted
 from turnkeeper.models.tokens import weighted_chars
 from turnkeeper.models.wire import Compact
 

@@ -15,8 +15,16 @@ from hashlib import sha256
 from pydantic import JsonValue
 from pydantic_core import from_json, to_json
 
-from turnkeeper.models.bounds import bound_json
-from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.texts import bound_json
+from turnkeeper.models.transcript.conversation import (
+    BlobRef,
+    ConversationMessage,
+    ReasoningTrajectory,
+    Step,
+    ToolCall,
+    ToolResult,
+    UserStep,
+)
 from turnkeeper.models.transcript.model_call import (
     CallPart,
     ModelMessage,
@@ -26,7 +34,6 @@ from turnkeeper.models.transcript.model_call import (
     RespondPart,
     ThinkPart,
 )
-from turnkeeper.models.transcript.trajectory import BlobRef, ReasoningTrajectory, Step, ToolCall, ToolResult, UserStep
 
 EXCERPT_BYTES = 500
 """Maximum of an excerpt, as JSON."""

@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from turnkeeper.models.errors import ErrorType
-from turnkeeper.models.transcript.conversation import ConversationMessage, TurnStop
-from turnkeeper.models.transcript.trajectory import ModelStep
+from turnkeeper.models.transcript.conversation import ConversationMessage, ModelStep, TurnStop
 
 MAX_QUOTED_CHARS = 500
 """Maximum of a quoted text, before its quotes are escaped."""

@@ -32,7 +32,7 @@ from turnkeeper.models.settings.settings import (
     load_settings,
     settings_file,
 )
-from turnkeeper.models.texts.counted import counted
+from turnkeeper.models.texts import counted
 from turnkeeper.ops.checks.worker_report import WorkerReport
 from turnkeeper.ops.local.dev_server import is_in_use
 from turnkeeper.ops.local.ports import is_free

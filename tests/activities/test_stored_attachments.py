@@ -11,8 +11,8 @@ from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.attachments import NO_ROOM_NOTE, ImageAttachment, json_bytes
+from turnkeeper.models.transcript.conversation import ToolResult
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, RequestHead
-from turnkeeper.models.transcript.trajectory import ToolResult
 from turnkeeper.stores.blobs import attachments_owner
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.stores import Stores

@@ -37,9 +37,8 @@ from turnkeeper.activities.providers.registry import ProviderRegistry
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.queue.prompts import QueueView
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.conversation import ConversationMessage, ModelStep, ToolCall
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
-from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall
 from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.stores import Stores
 from turnkeeper.worker import build_worker

@@ -11,8 +11,7 @@ from turnkeeper.activities.toolbox.toolbox import build_toolbox
 from turnkeeper.models.ids import split_model
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.trajectory import ModelStep
+from turnkeeper.models.transcript.conversation import ConversationMessage, ModelStep
 
 PATIENCE = 240.0
 """Seconds that a turn may take: a real model thinks for a while."""

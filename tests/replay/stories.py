@@ -15,9 +15,8 @@ from turnkeeper.models.session.messages import DeletionOrder, SessionInput, dele
 from turnkeeper.models.session.tools import session_tools
 from turnkeeper.models.settings.history_policy import HandOffPresets
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.models.transcript.conversation import ConversationState
+from turnkeeper.models.transcript.conversation import ConversationState, ToolResult
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolInvocation, ToolSpec
-from turnkeeper.models.transcript.trajectory import ToolResult
 
 Story = Callable[[Environment], Awaitable[DrivenSession]]
 

@@ -15,10 +15,9 @@ from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.models.context.summary import INSTRUCTION, SUMMARY_MARK
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.tokens import count_chars, tokens_of
-from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.conversation import ConversationMessage, ToolResult, Usage
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ProviderState, ToolInvocation
 from turnkeeper.models.transcript.notes import REFUSED_PROMPT
-from turnkeeper.models.transcript.trajectory import ToolResult, Usage
 
 CALLS = "make many calls"
 FACT = "The launch code of the probe is 4711."

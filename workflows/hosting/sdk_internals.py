@@ -48,8 +48,8 @@ from temporalio.worker import (
 from temporalio.workflow import Info
 
 from turnkeeper.activities.heartbeat import beat_now
-from turnkeeper.models.as_of import FORGET_QUERY
 from turnkeeper.models.ids import WorkflowId
+from turnkeeper.models.wire import FORGET_QUERY
 from turnkeeper.stores.temporal.history_pages import newest_pages
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.context.model_view import head_tokens
     from turnkeeper.models.errors import ErrorType, TurnFailedError, fail
     from turnkeeper.models.session.views import make_index_entry
-    from turnkeeper.models.texts.counted import counted
+    from turnkeeper.models.texts import counted
+    from turnkeeper.models.transcript.conversation import ToolResult, Usage
     from turnkeeper.models.transcript.model_call import ModelCall, ModelCallOutcome, ModelResponse, QuickReads
-    from turnkeeper.models.transcript.trajectory import ToolResult, Usage
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.turn.offered_tools import OfferedTools
     from turnkeeper.workflows.turn.open_request import OpenRequest, RequestSlot

@@ -6,8 +6,7 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.model_request.local_context_cache import ENTRIES, REQUESTS, CacheKey
-    from turnkeeper.models.transcript.index_entry import IndexEntry
-    from turnkeeper.models.transcript.model_call import ModelRequest, ModelRequestPage
+    from turnkeeper.models.transcript.model_call import IndexEntry, ModelRequest, ModelRequestPage
 
 ENTRY_BYTES = 1_000
 """About the size of an entry of the index."""

@@ -7,7 +7,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.failures import describe_failure
     from turnkeeper.activities.summarisation import SummaryActivities
     from turnkeeper.models.context.model_view import digest_of
-    from turnkeeper.models.texts.counted import counted
+    from turnkeeper.models.texts import counted
     from turnkeeper.models.tokens import estimate_tokens
     from turnkeeper.models.transcript.model_call import ModelRequest, SummaryCall, SummaryOutcome
     from turnkeeper.workflows import activity_options

@@ -14,9 +14,8 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.errors import ErrorType, TurnFailedError, TurnPausedError, TurnStoppedError, fail
     from turnkeeper.models.session.session import Session
     from turnkeeper.models.session.turn.running_turn import number_calls
-    from turnkeeper.models.transcript.conversation import TurnStop
+    from turnkeeper.models.transcript.conversation import ModelStep, ToolResult, TurnStop
     from turnkeeper.models.transcript.model_call import ModelResponse
-    from turnkeeper.models.transcript.trajectory import ModelStep, ToolResult
     from turnkeeper.workflows.archiving import Archiving
     from turnkeeper.workflows.turn.model_calls import ModelCalls
     from turnkeeper.workflows.turn.open_request import OpenRequest, RequestSlot

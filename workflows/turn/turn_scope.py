@@ -15,9 +15,8 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.session.session import Session
     from turnkeeper.models.session.tools.tool_policy import ToolDecision, decide
     from turnkeeper.models.session.turn.running_turn import RunningTurn
-    from turnkeeper.models.transcript.conversation import TurnStop
+    from turnkeeper.models.transcript.conversation import ToolCall, ToolResult, TurnStop, Usage
     from turnkeeper.models.transcript.model_call import ToolSpec
-    from turnkeeper.models.transcript.trajectory import ToolCall, ToolResult, Usage
 
 
 class TurnPart:

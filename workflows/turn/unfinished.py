@@ -11,9 +11,9 @@ with workflow.unsafe.imports_passed_through():
     from pydantic import ValidationError
 
     from turnkeeper.activities.failures import is_reported_death
+    from turnkeeper.models.transcript.conversation import Usage
     from turnkeeper.models.transcript.model_call import ModelResponse, Spent
     from turnkeeper.models.transcript.partial_output import PartialOutput, unfinished_answer
-    from turnkeeper.models.transcript.trajectory import Usage
 
 
 def unfinished_response(error: ActivityError, *, model: str, max_bytes: int) -> ModelResponse | None:

@@ -37,7 +37,8 @@ from turnkeeper.activities.providers.request_encoding import Block
 from turnkeeper.activities.providers.vendor_provider import AnswerAccumulator, VendorProvider
 from turnkeeper.activities.providers.visible_request import FULL, TEXT_ONLY, Sight
 from turnkeeper.activities.providers.wire.transport import Event
-from turnkeeper.models.bounds import encodable
+from turnkeeper.models.texts import encodable
+from turnkeeper.models.transcript.conversation import StopReason, Usage
 from turnkeeper.models.transcript.model_call import (
     CallPart,
     ModelRequest,
@@ -47,7 +48,6 @@ from turnkeeper.models.transcript.model_call import (
     RespondPart,
     ThinkPart,
 )
-from turnkeeper.models.transcript.trajectory import StopReason, Usage
 
 _SHOWN_AS: dict[str, Literal["think", "respond"]] = {"thinking": "think", "text": "respond"}
 

@@ -33,8 +33,8 @@ from turnkeeper.models.replay_text.grammar import (
     parse_replay,
 )
 from turnkeeper.models.tokens import CHARS_PER_TOKEN, estimate_tokens, tokens_of, weighted_chars
+from turnkeeper.models.transcript.conversation import Usage
 from turnkeeper.models.transcript.model_call import CallPart, ModelRequest, ModelResponse, Part, RespondPart, ThinkPart
-from turnkeeper.models.transcript.trajectory import Usage
 
 FACTS, EXCHANGES, PROBLEMS = "What the user said:", "What was asked and answered:", "What went wrong:"
 

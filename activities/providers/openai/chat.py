@@ -64,6 +64,7 @@ from turnkeeper.activities.providers.vendor_provider import AnswerAccumulator, V
 from turnkeeper.activities.providers.visible_request import FULL, TEXT_ONLY
 from turnkeeper.activities.providers.wire.transport import Event
 from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.conversation import StopReason, Usage
 from turnkeeper.models.transcript.model_call import (
     CallPart,
     ModelRequest,
@@ -73,7 +74,6 @@ from turnkeeper.models.transcript.model_call import (
     RespondPart,
     ThinkPart,
 )
-from turnkeeper.models.transcript.trajectory import StopReason, Usage
 
 THOUGHTS = ("reasoning_content", "reasoning")
 """The fields with visible thinking. A server that uses both has the same text in them."""

@@ -73,6 +73,7 @@ from turnkeeper.activities.providers.visible_request import (
 )
 from turnkeeper.activities.providers.wire.transport import Event
 from turnkeeper.models.transcript.attachments import ImageAttachment
+from turnkeeper.models.transcript.conversation import Usage
 from turnkeeper.models.transcript.model_call import (
     CallPart,
     ModelMessage,
@@ -85,7 +86,6 @@ from turnkeeper.models.transcript.model_call import (
     ToolSpec,
     supported_tools,
 )
-from turnkeeper.models.transcript.trajectory import Usage
 
 API = "openai.responses"
 """The name of this API in `ProviderState`."""

@@ -23,8 +23,7 @@ from turnkeeper.activities.providers.refused_parts.parts import (
 )
 from turnkeeper.activities.providers.visible_request import Medium, id_of, media_in, media_of
 from turnkeeper.models.transcript.attachments import ImageAttachment
-from turnkeeper.models.transcript.model_call import ModelRequest
-from turnkeeper.models.transcript.refused_parts import MAX_NAME_CHARS, RefusedPart
+from turnkeeper.models.transcript.model_call import MAX_NAME_CHARS, ModelRequest, RefusedPart
 
 HasRead = Callable[[Medium], bool]
 """Returns whether the model has answered a request with this content before."""

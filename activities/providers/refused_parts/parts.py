@@ -9,8 +9,14 @@ from typing import Any
 from turnkeeper.activities.providers.request_encoding import description_with_schema, result_text
 from turnkeeper.activities.providers.visible_request import FULL, Sight, visible_request
 from turnkeeper.models.session.tools.session_tools import tools_digest
-from turnkeeper.models.transcript.model_call import CallPart, ModelMessage, ModelRequest, ToolSpec
-from turnkeeper.models.transcript.refused_parts import PartKind, RefusedPart
+from turnkeeper.models.transcript.model_call import (
+    CallPart,
+    ModelMessage,
+    ModelRequest,
+    PartKind,
+    RefusedPart,
+    ToolSpec,
+)
 
 Body = dict[str, Any]
 """A request's body as JSON."""
@@ -156,7 +162,7 @@ def sent_request(name: str, request: ModelRequest, parts: Parts, api: RefusableA
 def without(request: ModelRequest, parts: Parts, *, sight: Sight) -> ModelRequest:
     """Return our own request without tools, state and attachments among `parts`, as a model of this `sight` sees it.
 
-    >>> from turnkeeper.models.transcript.refused_parts import RefusedPart
+    >>> from turnkeeper.models.transcript.model_call import RefusedPart
     >>> head = {"tools": [ToolSpec(name="look"), ToolSpec(name="now")]}
     >>> request = ModelRequest.model_validate({"head": head, "messages": []})
     >>> parts = Parts([RefusedPart(kind="tool", name="look")])
@@ -240,7 +246,7 @@ def _call_text(call: CallPart) -> str:
 def trimmed_body(body: Body, parts: Parts, api: RefusableApi) -> Body:
     """Return the body without the parameters among `parts`, and within their bounds.
 
-    >>> from turnkeeper.models.transcript.refused_parts import RefusedPart
+    >>> from turnkeeper.models.transcript.model_call import RefusedPart
     >>> api = RefusableApi(bounds=("max_tokens",))
     >>> bound = RefusedPart(kind="bound", name="max_tokens", limit=9)
     >>> parts = Parts([RefusedPart(kind="parameter", name="a.b"), bound])

@@ -28,8 +28,7 @@ from turnkeeper.activities.providers.refused_parts.parts import (
     sent_request,
 )
 from turnkeeper.activities.providers.visible_request import Medium, id_of, media_in
-from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
-from turnkeeper.models.transcript.refused_parts import RefusedPart
+from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, RefusedPart
 
 MAX_TRIES = 8
 """Requests of one call, the first included."""

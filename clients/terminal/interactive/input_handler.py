@@ -31,8 +31,7 @@ from turnkeeper.models.session.approvals import PendingApproval
 from turnkeeper.models.session.messages import Configure
 from turnkeeper.models.session.queue.prompts import PromptMode, sentence_for
 from turnkeeper.models.transcript.attachments import Attachment, placeholder_text, with_names
-from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.trajectory import ApprovalDecision
+from turnkeeper.models.transcript.conversation import ApprovalDecision, ConversationMessage
 
 
 class InputHandler:

@@ -25,8 +25,8 @@ from turnkeeper.api.changes import Change, ChangeObserver, Refusal
 from turnkeeper.api.coalescer import Coalescer
 from turnkeeper.api.problems import problem, problem_of
 from turnkeeper.features.access.audit.store import Audit, AuditFilter, AuditRow, Position
-from turnkeeper.models.bounds import encodable_text
 from turnkeeper.models.http_responses import Action
+from turnkeeper.models.texts import encodable_text
 from turnkeeper.stores.database.database import StoreUnavailableError
 
 MAX_PENDING = 10_000

@@ -15,7 +15,7 @@ from hashlib import sha256
 from sqlalchemy import Connection, Row, select, update
 
 from turnkeeper.features.access.tables import API_KEYS
-from turnkeeper.models.roles import Role, parse_role
+from turnkeeper.models.http_responses import Role, parse_role
 from turnkeeper.stores.database.database import Database
 from turnkeeper.stores.database.moments import microseconds, moment_of
 from turnkeeper.stores.database.rows import insert_missing

@@ -12,8 +12,7 @@ from pydantic_core import to_json
 
 from turnkeeper.features.copies.document.copied import SessionSnapshot
 from turnkeeper.models.transcript.attachments import Attachment, placeholder_text
-from turnkeeper.models.transcript.conversation import ConversationMessage, MessageRole
-from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall, dollars
+from turnkeeper.models.transcript.conversation import ConversationMessage, MessageRole, ModelStep, ToolCall, dollars
 
 _LINE_ENDS = re.compile(r"\r\n|\r|\n")
 _FENCE = re.compile(r"(`{3,}(?!.*`)|~{3,})")

@@ -25,12 +25,12 @@ from turnkeeper.features.tasks.session.task_input import (
     TextsToCondense,
 )
 from turnkeeper.features.tasks.session_part import with_task
-from turnkeeper.models.bounds import head_within
 from turnkeeper.models.ids import WorkflowId, workflow_id
 from turnkeeper.models.session.messages import Configure, SessionInput, configured, make_title
 from turnkeeper.models.session.queue.prompts import check_text
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.models.transcript.task_view import TaskValidationWarning
+from turnkeeper.models.texts import head_within
+from turnkeeper.models.transcript.conversation import TaskValidationWarning
 
 WARNINGS_BYTES = 32_000
 """How many bytes of warnings are in the memo; a repeated request gets no more."""

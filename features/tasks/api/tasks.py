@@ -36,7 +36,7 @@ from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.queue.prompts import PromptMode, check_text
 from turnkeeper.models.settings.history_policy import HistoryPolicy
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.models.transcript.task_view import TaskStatus
+from turnkeeper.models.transcript.conversation import TaskStatus
 from turnkeeper.models.wire import Strict
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.session_index import IndexedSession, IndexQuery

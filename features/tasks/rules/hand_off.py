@@ -15,12 +15,11 @@ from typing import NamedTuple
 from turnkeeper.features.tasks.rules.relevance import ExchangeRelevance, Rank, select_exchanges
 from turnkeeper.features.tasks.rules.task_context import ConversationHistory, HistoryMessage, is_timestamp, moment_of
 from turnkeeper.features.tasks.rules.text_room import CutText, grown_texts, read_attachments, room_for, with_numbers
-from turnkeeper.models.bounds import count_unencodable, encodable_text
 from turnkeeper.models.errors import TaskErrorType, TaskValidationError, preview
-from turnkeeper.models.invalid_values import field_path
 from turnkeeper.models.settings.history_policy import HistoryPolicy, HistoryRole, resolve_policy
-from turnkeeper.models.texts.counted import counted
-from turnkeeper.models.transcript.task_view import Severity, TaskValidationWarning, WarningCode
+from turnkeeper.models.texts import count_unencodable, counted, encodable_text
+from turnkeeper.models.transcript.conversation import Severity, TaskValidationWarning, WarningCode
+from turnkeeper.models.wire import field_path
 
 PROMPT_TOKENS = 20_000
 """Upper bound of the first prompt's estimated tokens (TSK-7)."""

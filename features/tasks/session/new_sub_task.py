@@ -16,9 +16,8 @@ from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.turn.budgets import Amount, Caps
 from turnkeeper.models.settings.history_policy import HandOffPresets
+from turnkeeper.models.transcript.conversation import BlobRef, SubTask
 from turnkeeper.models.transcript.model_call import CompactUsage
-from turnkeeper.models.transcript.task_view import SubTask
-from turnkeeper.models.transcript.trajectory import BlobRef
 from turnkeeper.models.wire import Compact, UtcDatetime
 
 

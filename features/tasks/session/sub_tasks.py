@@ -9,8 +9,7 @@ from turnkeeper.features.tasks.session.task_state import TaskChange
 from turnkeeper.models.ids import PublicId
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.turn.budgets import MAX_AMOUNT
-from turnkeeper.models.transcript.task_view import SubTask, TaskStatus
-from turnkeeper.models.transcript.trajectory import Usage
+from turnkeeper.models.transcript.conversation import SubTask, TaskStatus, Usage
 from turnkeeper.models.wire import Compact, Items
 
 MAX_ENDED = 50

@@ -10,8 +10,7 @@ from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.queue.prompts import PromptSignal
 from turnkeeper.models.settings.history_policy import HandOffPresets
 from turnkeeper.models.transcript.attachments import Attachment, json_bytes
-from turnkeeper.models.transcript.task_view import HandOffReport, TaskValidationWarning
-from turnkeeper.models.transcript.trajectory import BlobRef
+from turnkeeper.models.transcript.conversation import BlobRef, HandOffReport, TaskValidationWarning
 from turnkeeper.models.wire import Compact, Items
 
 

@@ -7,15 +7,22 @@ from pydantic import AfterValidator, Field, JsonValue
 from pydantic_core import to_json
 
 from turnkeeper.features.tasks.session.task_input import TaskInput, TextsToCondense
-from turnkeeper.models.bounds import bound_text, encodable, is_nested_over
 from turnkeeper.models.errors import ErrorType
 from turnkeeper.models.limits import MAX_NESTING
 from turnkeeper.models.session.turn.turn_slot import TurnSlot
-from turnkeeper.models.transcript.conversation import SessionStatus, TurnStatus
+from turnkeeper.models.texts import bound_text, encodable, is_nested_over
+from turnkeeper.models.transcript.conversation import (
+    BlobRef,
+    CondensedTexts,
+    SessionStatus,
+    SubTask,
+    TaskStatus,
+    ToolResult,
+    ToolStatus,
+    TurnStatus,
+)
 from turnkeeper.models.transcript.model_call import CompactUsage
 from turnkeeper.models.transcript.notes import history_notes
-from turnkeeper.models.transcript.task_view import CondensedTexts, SubTask, TaskStatus
-from turnkeeper.models.transcript.trajectory import BlobRef, ToolResult, ToolStatus
 from turnkeeper.models.wire import Compact, Strict
 
 MESSAGE_CHARS = 200

@@ -11,8 +11,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.features.tasks.activities import HandOffActivities
     from turnkeeper.features.tasks.session.new_sub_task import CondenseCall, CondenseOutcome
     from turnkeeper.features.tasks.session_part import tasks_of
-    from turnkeeper.models.transcript.task_view import CondensedTexts
-    from turnkeeper.models.transcript.trajectory import BlobRef
+    from turnkeeper.models.transcript.conversation import BlobRef, CondensedTexts
     from turnkeeper.models.wire import REASON_CHARS
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.turn.turn_scope import TurnScope, check_cancelled

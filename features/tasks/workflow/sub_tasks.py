@@ -27,13 +27,12 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.features.tasks.session.task_input import DESCRIPTION_BYTES, MEMO_KEY, TaskNote
     from turnkeeper.features.tasks.session.task_state import TaskOutcome
     from turnkeeper.features.tasks.session_part import tasks_of
-    from turnkeeper.models.bounds import head_within
     from turnkeeper.models.ids import PublicId, WorkflowId, sibling_id, tenant_of
     from turnkeeper.models.session.messages import SessionEnd, SessionInput
     from turnkeeper.models.session.session import Session
+    from turnkeeper.models.texts import head_within
+    from turnkeeper.models.transcript.conversation import BlobRef, HandOffReport, SubTask, ToolResult
     from turnkeeper.models.transcript.large_texts import cut_result
-    from turnkeeper.models.transcript.task_view import HandOffReport, SubTask
-    from turnkeeper.models.transcript.trajectory import BlobRef, ToolResult
     from turnkeeper.models.wire import Frozen
     from turnkeeper.stores.temporal.new_session import initial_attributes, initial_memo, initial_summary
     from turnkeeper.workflows import activity_options

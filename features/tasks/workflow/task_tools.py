@@ -37,10 +37,9 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.errors import RejectedError, TaskValidationError, TurnExitError
     from turnkeeper.models.limits import LARGE_RESULT_BYTES
     from turnkeeper.models.session.messages import SessionEnd, SessionInput, make_title
+    from turnkeeper.models.transcript.conversation import SubTask, ToolCall, ToolResult
     from turnkeeper.models.transcript.large_texts import fits_inline, resolve_args
     from turnkeeper.models.transcript.notes import history_notes
-    from turnkeeper.models.transcript.task_view import SubTask
-    from turnkeeper.models.transcript.trajectory import ToolCall, ToolResult
     from turnkeeper.workflows.turn.turn_scope import TurnPart, TurnScope
 
 

@@ -10,9 +10,8 @@ from pydantic import field_serializer
 
 from turnkeeper.models.limits import SMALL_TEXT_BYTES
 from turnkeeper.models.session.queue.prompts import Fate, Prompt
-from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.index_entry import IndexEntry
-from turnkeeper.models.transcript.trajectory import Step
+from turnkeeper.models.transcript.conversation import ConversationMessage, Step
+from turnkeeper.models.transcript.model_call import IndexEntry
 from turnkeeper.models.wire import Compact, Frozen
 
 

@@ -7,8 +7,7 @@ from turnkeeper.models.session.queue.prompt_queue import FATES_AT_ONCE
 from turnkeeper.models.session.queue.prompts import fate_bytes
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.turn.running_turn import RunningTurn
-from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.trajectory import Step, UserStep
+from turnkeeper.models.transcript.conversation import ConversationMessage, Step, UserStep
 from turnkeeper.models.transcript.transcript import carried_size
 
 

@@ -12,7 +12,6 @@ which they were accepted. A prompt leaves the queue with exactly one fate (`prom
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, takewhile
 
-from turnkeeper.models.bounds import bound_json
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.archive.archive_messages import ArchiveMove
@@ -24,6 +23,7 @@ from turnkeeper.models.session.queue.prompts import (
     Prompt,
     PromptMode,
 )
+from turnkeeper.models.texts import bound_json
 from turnkeeper.models.wire import Compact, Items, UtcDatetime
 
 FATES_AT_ONCE = 50

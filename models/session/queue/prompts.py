@@ -28,14 +28,22 @@ from typing import Literal, NamedTuple
 from pydantic import Field, ValidationError
 from pydantic_core import to_json
 
-from turnkeeper.models.as_of import Stamp
-from turnkeeper.models.bounds import bound_json
 from turnkeeper.models.errors import RejectedError, RejectionReason
 from turnkeeper.models.ids import ID_PATTERN, is_id
-from turnkeeper.models.invalid_values import field_path, reason_of
 from turnkeeper.models.limits import Limits
+from turnkeeper.models.texts import bound_json
 from turnkeeper.models.transcript.attachments import MAX_ATTACHMENTS, Attachment, check_attachments, json_bytes
-from turnkeeper.models.wire import Compact, Frozen, Items, Strict, UndecodablePayload, UtcDatetime
+from turnkeeper.models.wire import (
+    Compact,
+    Frozen,
+    Items,
+    Stamp,
+    Strict,
+    UndecodablePayload,
+    UtcDatetime,
+    field_path,
+    reason_of,
+)
 
 PromptMode = Literal["enqueue", "interrupt", "steer"]
 """The effect of a prompt while a turn is running: wait, stop it and start next, or join it (SES-7)."""

@@ -24,7 +24,7 @@ from pydantic import Field
 from turnkeeper.models.errors import ErrorType, fail
 from turnkeeper.models.ids import PublicId
 from turnkeeper.models.limits import Limits
-from turnkeeper.models.transcript.trajectory import COST_DIGITS, Usage, dollars
+from turnkeeper.models.transcript.conversation import COST_DIGITS, Usage, dollars
 from turnkeeper.models.wire import Compact, Frozen
 
 MAX_AMOUNT = 2**53

@@ -27,21 +27,21 @@ from turnkeeper.models.session.approvals import (
 from turnkeeper.models.session.queue.prompts import Prompt
 from turnkeeper.models.session.tools.tool_policy import ToolPolicy
 from turnkeeper.models.session.turn.budgets import Budgets
-from turnkeeper.models.transcript.conversation import ConversationMessage, TurnStop
-from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, ProviderState
-from turnkeeper.models.transcript.refused_parts import left_out_text
-from turnkeeper.models.transcript.trajectory import (
+from turnkeeper.models.transcript.conversation import (
     ApprovalDecision,
     BlobRef,
+    ConversationMessage,
     FileChange,
     ModelStep,
     ReasoningTrajectory,
     Step,
     ToolCall,
     ToolResult,
+    TurnStop,
     Usage,
     UserStep,
 )
+from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, ProviderState, left_out_text
 from turnkeeper.models.transcript.transcript import carried_size
 from turnkeeper.models.wire import Compact, UtcDatetime
 

@@ -8,9 +8,8 @@ from datetime import datetime
 
 from turnkeeper.models.context.model_context import ModelContext
 from turnkeeper.models.session.turn.running_turn import CarriedTurn, RunningTurn
-from turnkeeper.models.transcript.conversation import ConversationMessage, TurnMetrics
+from turnkeeper.models.transcript.conversation import ConversationMessage, ModelStep, ToolCall, TurnMetrics, Usage
 from turnkeeper.models.transcript.model_call import ModelResponse, ProviderState
-from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall, Usage
 from turnkeeper.models.transcript.transcript import Transcript, carried_size
 
 

@@ -28,6 +28,7 @@ from turnkeeper.activities.providers.anthropic.provider import AnthropicAccumula
 from turnkeeper.activities.providers.anthropic.request import ANSWER_TOKENS, GO_ON, encode
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.activities.providers.request_encoding import OPENING
+from turnkeeper.models.transcript.conversation import Usage
 from turnkeeper.models.transcript.model_call import (
     CallPart,
     ModelMessage,
@@ -37,7 +38,6 @@ from turnkeeper.models.transcript.model_call import (
     RequestHead,
     ToolSpec,
 )
-from turnkeeper.models.transcript.trajectory import Usage
 from turnkeeper.testing.vendor_server import Answer, Call
 
 HEAD = RequestHead(

@@ -21,6 +21,7 @@ from turnkeeper.activities.providers.openai.chat_request import (
 )
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.activities.providers.request_encoding import OPENING, short_id
+from turnkeeper.models.transcript.conversation import Usage
 from turnkeeper.models.transcript.model_call import (
     CallPart,
     ModelMessage,
@@ -32,7 +33,6 @@ from turnkeeper.models.transcript.model_call import (
     ThinkPart,
     ToolSpec,
 )
-from turnkeeper.models.transcript.trajectory import Usage
 from turnkeeper.testing.vendor_server import Answer, Call
 
 HEAD = RequestHead(

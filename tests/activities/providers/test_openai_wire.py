@@ -29,8 +29,8 @@ from turnkeeper.models.transcript.model_call import (
     ModelResponse,
     RequestHead,
     ToolSpec,
+    left_out_text,
 )
-from turnkeeper.models.transcript.refused_parts import left_out_text
 from turnkeeper.testing.vendor_server import BOUND, Answer, Call, Fault, Reply, VendorServer
 
 WHOLE = Answer(

@@ -25,10 +25,10 @@ from turnkeeper.models.transcript.model_call import (
     ModelRequest,
     ModelResponse,
     ProviderState,
+    RefusedPart,
     RequestHead,
     ToolSpec,
 )
-from turnkeeper.models.transcript.refused_parts import RefusedPart
 from turnkeeper.testing.vendor_server import BOUND, Answer, Received, Reply, VendorServer
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

@@ -18,8 +18,8 @@ from turnkeeper.activities.toolbox.foreign_messages import MAX_MESSAGE_BYTES, NO
 from turnkeeper.activities.toolbox.http_server import HttpServer, SseServer
 from turnkeeper.activities.toolbox.tool_server import ToolServer
 from turnkeeper.activities.toolbox.toolbox import Toolbox
+from turnkeeper.models.transcript.conversation import ToolResult
 from turnkeeper.models.transcript.model_call import ToolInvocation
-from turnkeeper.models.transcript.trajectory import ToolResult
 from turnkeeper.ops.local.logs import set_levels
 
 

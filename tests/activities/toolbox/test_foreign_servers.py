@@ -21,8 +21,8 @@ from turnkeeper.activities.toolbox.schemas import argument_errors
 from turnkeeper.activities.toolbox.toolbox import Toolbox, build_toolbox
 from turnkeeper.activities.tools import ServerLostError
 from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.conversation import ToolResult
 from turnkeeper.models.transcript.model_call import ToolInvocation
-from turnkeeper.models.transcript.trajectory import ToolResult
 
 ODD = Path(odd.__file__)
 

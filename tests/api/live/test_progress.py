@@ -17,7 +17,7 @@ from tests.servers.from_registries import everything_server
 from turnkeeper.activities import tool_progress
 from turnkeeper.activities.toolbox.toolbox import Toolbox, build_toolbox
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.models.transcript.trajectory import ModelStep, ToolResult
+from turnkeeper.models.transcript.conversation import ModelStep, ToolResult
 
 ODD = {"command": sys.executable, "args": ["-I", str(Path(odd.__file__))]}
 

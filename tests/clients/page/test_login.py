@@ -19,7 +19,7 @@ from tests.harness import Environment, asks, says
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.features.access.auth.api_keys import ApiKeys
 from turnkeeper.features.access.auth.logins import Logins
-from turnkeeper.models.roles import ROLES
+from turnkeeper.models.http_responses import ROLES
 from turnkeeper.models.settings.settings import AuthSettings, Settings
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.stores import Stores

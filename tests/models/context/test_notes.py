@@ -12,10 +12,9 @@ from turnkeeper.models.errors import ErrorType, TurnFailedError
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.turn.budgets import Budgets
-from turnkeeper.models.transcript.conversation import ConversationMessage, TurnStop
+from turnkeeper.models.transcript.conversation import ConversationMessage, TurnStop, Usage
 from turnkeeper.models.transcript.model_call import SummaryOutcome
 from turnkeeper.models.transcript.notes import ending_note
-from turnkeeper.models.transcript.trajectory import Usage
 
 
 def ended(**fields: object) -> ConversationMessage:

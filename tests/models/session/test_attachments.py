@@ -25,8 +25,8 @@ from turnkeeper.models.transcript.attachments import (
     refer_attachments,
     resolve_attachments,
 )
+from turnkeeper.models.transcript.conversation import ToolResult, UserStep
 from turnkeeper.models.transcript.model_call import ModelMessage
-from turnkeeper.models.transcript.trajectory import ToolResult, UserStep
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 20
 CAT = {"type": "image", "name": "cat.png", "media_type": "image/png", "data": b64encode(PNG).decode()}

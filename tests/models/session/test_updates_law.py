@@ -9,8 +9,7 @@ from turnkeeper.models.session.archive.archive_moves import next_move, next_step
 from turnkeeper.models.session.messages import CarriedState, SessionInput, StateRequest, UpdatesRequest
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.views import approvals_of, queue_of, state_of, updates_of
-from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationUpdate
-from turnkeeper.models.transcript.trajectory import ToolCall, ToolResult
+from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationUpdate, ToolCall, ToolResult
 
 
 class Client(Conversation):

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from turnkeeper.models.session.queue.prompts import Fate, FateName
-from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.trajectory import (
+from turnkeeper.models.transcript.conversation import (
     Approval,
+    ConversationMessage,
     ModelStep,
     ReasoningTrajectory,
     ToolCall,

@@ -19,9 +19,8 @@ from turnkeeper.models.context.model_view import request_tokens
 from turnkeeper.models.ids import split_model
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.tokens import tokens_of
-from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.conversation import ConversationMessage, ModelStep, Usage
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
-from turnkeeper.models.transcript.trajectory import ModelStep, Usage
 from turnkeeper.stores.partials.heartbeats import HeartbeatCarrier
 from turnkeeper.stores.partials.in_process import InProcessCarrier
 from turnkeeper.testing.vendor_server import Answer

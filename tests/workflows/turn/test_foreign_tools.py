@@ -23,8 +23,8 @@ from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.tools import session_tools
 from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.conversation import ToolResult
 from turnkeeper.models.transcript.model_call import ServerText, ToolInvocation, ToolSpec
-from turnkeeper.models.transcript.trajectory import ToolResult
 
 ALLOWED = SessionInput(tool_policy={"*": "allow"})
 

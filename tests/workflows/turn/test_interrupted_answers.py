@@ -20,9 +20,8 @@ from turnkeeper.activities.providers.registry import ProviderRegistry
 from turnkeeper.models.ids import split_model
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.session import Session
-from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.conversation import INTERRUPTED_NOTE, ConversationMessage, ModelStep, ToolResult
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolInvocation
-from turnkeeper.models.transcript.trajectory import INTERRUPTED_NOTE, ModelStep, ToolResult
 from turnkeeper.stores.partials.heartbeats import HeartbeatCarrier
 from turnkeeper.testing.vendor_server import Answer
 

@@ -12,8 +12,8 @@ from turnkeeper.activities.providers.protocol import Delta
 from turnkeeper.activities.quick_reads import MAX_READS
 from turnkeeper.models.limits import LARGE_TEXT_BYTES
 from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.transcript.conversation import ModelStep, ToolResult
 from turnkeeper.models.transcript.model_call import ToolInvocation, ToolSpec
-from turnkeeper.models.transcript.trajectory import ModelStep, ToolResult
 
 READ, NOW, LOOK, PAY = ("file_read", {"path": "a.txt"}), ("now", {}), ("look", {}), ("pay", {})
 

@@ -10,8 +10,8 @@ from tests.harness import DrivenSession, Environment, asks, environment, says
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.models.context.summary import SUMMARY_MARK
 from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.transcript.conversation import ToolResult, Usage
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, ModelResponse, RespondPart
-from turnkeeper.models.transcript.trajectory import ToolResult, Usage
 
 WINDOW: dict[str, Any] = {
     "max_messages": 12,

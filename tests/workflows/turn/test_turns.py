@@ -10,8 +10,8 @@ from tests.harness import Environment, asks, environment, says, tools_of
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.transcript.conversation import ModelStep, ToolResult, Usage
 from turnkeeper.models.transcript.model_call import ModelResponse, RespondPart, ThinkPart, ToolSpec
-from turnkeeper.models.transcript.trajectory import ModelStep, ToolResult, Usage
 
 
 async def test_ses_2_a_prompt_is_recorded_only_when_its_processing_starts(env: Environment) -> None:

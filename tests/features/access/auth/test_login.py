@@ -31,7 +31,7 @@ from turnkeeper.features.access.auth.api_keys import ApiKeys
 from turnkeeper.features.access.auth.credentials import CredentialAuthenticator
 from turnkeeper.features.access.auth.logins import TOKEN_BYTES, Logins
 from turnkeeper.features.ai_sdk.streams import DECISION_AWAITED_NOTICE
-from turnkeeper.models.roles import Role
+from turnkeeper.models.http_responses import Role
 from turnkeeper.models.settings.settings import AuthSettings, OidcSettings, Settings
 from turnkeeper.models.transcript.model_call import ToolSpec
 from turnkeeper.stores.database.database import StoreUnavailableError

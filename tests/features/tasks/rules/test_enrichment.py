@@ -21,9 +21,8 @@ from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.queue.prompts import check_text
 from turnkeeper.models.settings.history_policy import PRESETS, HistoryPolicy, TextLimit
 from turnkeeper.models.tokens import estimate_tokens
-from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.conversation import ConversationMessage, ModelStep, ReasoningTrajectory, UserStep
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, RequestHead
-from turnkeeper.models.transcript.trajectory import ModelStep, ReasoningTrajectory, UserStep
 
 NOW = "2025-10-29T13:30:00Z"
 RULE = "=" * 80

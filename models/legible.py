@@ -1,4 +1,4 @@
-r"""Foreign text as people can read it: nothing in it is invisible, turned around or pushed out of sight (AGT-8).
+"""Foreign text as people can read it: nothing in it is invisible, turned around or pushed out of sight (AGT-8).
 
 What a person approves was written by a model, which may have been misled. So every character of the result is printable
 or a line break, and different texts stay different: what can't be seen stands in a marker such as `<U+202E>`, and a `<`
@@ -7,18 +7,27 @@ that would begin a marker is one itself.
 There are no exceptions. Zero-width joiners are needed to write Persian or Hindi, and to join emoji; but behind a letter
 that doesn't join they change nothing that can be seen, so two paths could look the same. Their words stay readable with
 a marker inside.
+
+Titles and lists have texts of one line, which are searched in a form of their own (API-1).
 """
 
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from json import JSONDecoder
 
+import wcwidth
 from pydantic_core import to_json
 
-from turnkeeper.models.bounds import head_within
-from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.trajectory import ModelStep, ReasoningTrajectory, Step, ToolCall
+from turnkeeper.models.texts import head_within
+from turnkeeper.models.transcript.conversation import (
+    ConversationMessage,
+    ModelStep,
+    ReasoningTrajectory,
+    Step,
+    ToolCall,
+)
 
 MAX_SPACES = 40
 """More spaces in a row are shown as their number; so are all at the end of a line."""
@@ -207,3 +216,40 @@ def _key(key: str) -> str:
     # Here more follows, so a quote or a line break inside would end the key.
     marked = legible_line(key).replace('"', "<U+0022>")
     return f'"{marked}"'
+
+
+_JOINERS = "\u200c\u200d"
+"""They shape the letters beside them, as in Persian, and join emoji."""
+
+_JOINED = re.compile(rf"(?<=[^\x00-\x7f])[{_JOINERS}](?=[^\x00-\x7f])")
+
+
+def one_line(text: str, max_chars: int, *, whole_words: bool = False) -> str:
+    r"""Return the beginning of `text` in one line of at most `max_chars` characters, without invisible ones.
+
+    It is cut between letters as readers see them: not within an emoji, a flag or an accented letter. With
+    `whole_words`, it is cut between words where that is possible.
+
+    >>> one_line("  list\nthe files ", 20), one_line("list the files", 10)
+    ('list the files', 'list the …')
+    >>> one_line("🇩🇪🇫🇷🇪🇸", 4)
+    '🇩🇪…'
+    """
+    head = text.lstrip()[: 20 * max_chars]
+    joiners = {match.start() for match in _JOINED.finditer(head)}
+    visible = "".join(char if char.isprintable() or at in joiners else " " for at, char in enumerate(head))
+    line = " ".join(visible.split())
+    if len(line) <= max_chars:
+        return line
+    beginning = line[: wcwidth.grapheme_boundary_before(line, max_chars) or max_chars - 1]
+    return f"{beginning.rsplit(' ', 1)[0] if whole_words else beginning}…"
+
+
+def searchable(text: str) -> str:
+    r"""Return `text` in the form in which it is compared: without case, in one normal form, without joiners.
+
+    >>> searchable("Cre\u0300me") == searchable("CRÈME"), searchable("\u06cc\u200c\u062e") == searchable("\u06cc\u062e")
+    (True, True)
+    """
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return unicodedata.normalize("NFKC", folded).translate(dict.fromkeys(map(ord, _JOINERS)))

@@ -1,4 +1,4 @@
-"""Bounds for text that enters the history: encodable, and not too long (CTX-14, SES-16).
+"""Texts that enter the history: encodable, and not too long (CTX-14, SES-16); and numbers with their nouns.
 
 Tools cut their own output where that makes sense; these functions are the last guard, for tools that don't.
 """
@@ -128,3 +128,16 @@ def _fits(text: str, max_bytes: int) -> bool:
 
 def _mark(left_out: int, total: int) -> str:
     return f"\n[... {left_out:,} of {total:,} characters left out ...]\n"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun, in the plural if needed.
+
+    >>> counted(1, "prompt"), counted(1_200, "character"), counted(0, "entry")
+    ('1 prompt', '1,200 characters', '0 entries')
+    """
+    return f"{count:,} {noun if count == 1 else plural(noun)}"
+
+
+def plural(noun: str) -> str:
+    return f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
