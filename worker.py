@@ -17,18 +17,15 @@ from uuid import uuid4
 from temporalio.client import Client
 from temporalio.worker import Interceptor, Worker
 
-from turnkeeper.activities.archive import ArchiveActivities
-from turnkeeper.activities.call_model import IndexNotes, ModelActivities
-from turnkeeper.activities.deletion import DeletionActivities
-from turnkeeper.activities.model_request.large_texts import LargeTexts
-from turnkeeper.activities.model_request.list_prices import ListPrices
-from turnkeeper.activities.model_request.model_client import ModelClient, ProviderSource
-from turnkeeper.activities.providers.offline.model import use_texts
-from turnkeeper.activities.providers.registry import ProviderRegistry
-from turnkeeper.activities.quick_reads import QuickReader
-from turnkeeper.activities.summarisation import SummaryActivities
+from turnkeeper.activities.archive import ArchiveActivities, DeletionActivities
+from turnkeeper.activities.call_model import IndexNotes, ModelActivities, SummaryActivities
+from turnkeeper.activities.large_texts import LargeTexts
+from turnkeeper.activities.list_prices import ListPrices
+from turnkeeper.activities.model_client import ModelClient, ProviderSource
+from turnkeeper.activities.providers.offline.provider import use_texts
+from turnkeeper.activities.providers.provider import ProviderRegistry
 from turnkeeper.activities.toolbox.toolbox import build_toolbox
-from turnkeeper.activities.tools import ToolActivities, ToolSource
+from turnkeeper.activities.tools import QuickReader, ToolActivities, ToolSource
 from turnkeeper.activities.worker_feature import WorkerParts
 from turnkeeper.features import enabled, load_tables
 from turnkeeper.features.in_workflows import enable_in_workflows

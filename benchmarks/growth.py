@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from turnkeeper.activities.providers.offline.model import answer
+from turnkeeper.activities.providers.offline.provider import answer
 from turnkeeper.models.context.summary import summary_request
 from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.session.messages import SessionInput

@@ -21,7 +21,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.archive import ArchiveActivities
-    from turnkeeper.activities.model_request.local_context_cache import MOVES, CacheKey
+    from turnkeeper.activities.model_client import MOVES, CacheKey
     from turnkeeper.models.session.archive.archive_messages import ArchiveMove, ArchiveOrder
     from turnkeeper.models.session.archive.archive_moves import final_moves, next_copy, next_move, next_step_move
     from turnkeeper.models.session.session import Session

@@ -45,10 +45,10 @@ from mcp_types import (
 )
 from pydantic import JsonValue, ValidationError
 
-from turnkeeper.activities.tool_progress import ProgressListener
 from turnkeeper.activities.toolbox.foreign_messages import NOT_SENT, sanitized
 from turnkeeper.activities.toolbox.stdio_server import StdioServer
 from turnkeeper.activities.toolbox.tool_server import Remote, ToolChangedError, ToolServer, UnreachableError
+from turnkeeper.activities.tools import ProgressListener
 from turnkeeper.models.texts import encodable_text
 
 LISTING_SECONDS = 10.0

@@ -20,11 +20,10 @@ from time import perf_counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Self, cast
 
-from turnkeeper.activities.tool_progress import ProgressListener
 from turnkeeper.activities.toolbox.built_in import BuiltInConnection, built_in_tools
 from turnkeeper.activities.toolbox.tool_names import NamedTool, ToolNames, error_result, one_line
 from turnkeeper.activities.toolbox.tool_server import Remote, ToolChangedError, ToolServer
-from turnkeeper.activities.tools import ServerLostError
+from turnkeeper.activities.tools import ProgressListener, ServerLostError
 from turnkeeper.models.session.approvals import NO_DIFFERENCE
 from turnkeeper.models.settings.mcp_config import (
     OUR_OWN,

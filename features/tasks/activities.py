@@ -12,11 +12,11 @@ from temporalio.service import RPCError
 
 from turnkeeper.activities.failures import raise_if_retried_soon, reason_of, with_details
 from turnkeeper.activities.heartbeat import heartbeating
-from turnkeeper.activities.model_request.large_texts import LargeTexts
-from turnkeeper.activities.model_request.model_client import ModelClient
-from turnkeeper.activities.model_request.spending import Spending
+from turnkeeper.activities.large_texts import LargeTexts
+from turnkeeper.activities.model_client import ModelClient
 from turnkeeper.activities.own_workflow import WorkflowSilentError, current_session_id, query_own_workflow
 from turnkeeper.activities.providers.protocol import ModelError
+from turnkeeper.activities.spending import Spending
 from turnkeeper.features.tasks.rules.condensing import LongTexts, batches, condensed_prompt, read_answer
 from turnkeeper.features.tasks.rules.inheritance import MAX_PAGES, Inheritance
 from turnkeeper.features.tasks.session.new_sub_task import (

@@ -15,7 +15,7 @@ from sqlalchemy import URL, Connection, make_url
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from turnkeeper.activities.providers.registry import provider_class
+from turnkeeper.activities.providers.provider import provider_class
 from turnkeeper.clients.terminal.command_options import Gateway
 from turnkeeper.features import enabled
 from turnkeeper.features.commands_feature import Finding

@@ -12,7 +12,7 @@ from tests.api.conftest import served
 from tests.harness import TASK_SECONDS, Environment, Tools, Vendor, environment
 from turnkeeper.activities.providers.protocol import CallInfo, Delta
 from turnkeeper.activities.providers.provider import Provider
-from turnkeeper.activities.tool_progress import ProgressListener
+from turnkeeper.activities.tools import ProgressListener
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import FileChange, ToolResult

@@ -30,10 +30,9 @@ from temporalio.client import Client, WorkflowHistory
 from tests.faults.doomed_worker import Course, Pause, Plan, build_toolbox, name_of
 from tests.harness import BOUND, DrivenSession, replayer
 from tests.processes.forked import PIPE, ForkedProcess, fork
-from turnkeeper.activities.model_request.model_client import ProviderSource
+from turnkeeper.activities.model_client import ProviderSource
 from turnkeeper.activities.providers.protocol import CallInfo, Delta
-from turnkeeper.activities.providers.provider import Provider
-from turnkeeper.activities.providers.registry import ProviderRegistry
+from turnkeeper.activities.providers.provider import Provider, ProviderRegistry
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.queue.prompts import QueueView
 from turnkeeper.models.settings.settings import Settings

@@ -10,7 +10,7 @@ from temporalio.client import Client, WorkflowQueryFailedError
 from tests.harness import DrivenSession, Environment, asks, environment, last_user_message, says
 from tests.models.context.test_model_view import orphans
 from tests.workflows.test_web_ui import details
-from turnkeeper.activities.providers.offline.model import answer
+from turnkeeper.activities.providers.offline.provider import answer
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.models.context.summary import INSTRUCTION, SUMMARY_MARK
 from turnkeeper.models.session.messages import SessionInput

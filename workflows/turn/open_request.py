@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from turnkeeper.activities.model_request.local_context_cache import ENTRIES, REQUESTS, CacheKey
+    from turnkeeper.activities.model_client import ENTRIES, REQUESTS, CacheKey
     from turnkeeper.models.transcript.model_call import IndexEntry, ModelRequest, ModelRequestPage
 
 ENTRY_BYTES = 1_000

@@ -4,8 +4,8 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
+    from turnkeeper.activities.call_model import SummaryActivities
     from turnkeeper.activities.failures import describe_failure
-    from turnkeeper.activities.summarisation import SummaryActivities
     from turnkeeper.models.context.model_view import digest_of
     from turnkeeper.models.texts import counted
     from turnkeeper.models.tokens import estimate_tokens

@@ -39,11 +39,11 @@ from turnkeeper.activities.providers.answer_fields import (
     count_of,
     count_or_zero,
     counts_of,
+    is_length_limit,
     join_pieces,
     name_of,
     objects_in,
 )
-from turnkeeper.activities.providers.finish_reasons import is_length_limit
 from turnkeeper.activities.providers.openai.chat_request import (
     API,
     encode,
@@ -56,13 +56,12 @@ from turnkeeper.activities.providers.openai.chat_request import (
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
 from turnkeeper.activities.providers.provider import Vendor
 from turnkeeper.activities.providers.redaction import redact
-from turnkeeper.activities.providers.refused_parts.parts import Body, Parts, RefusableApi
-from turnkeeper.activities.providers.request_encoding import Block
-from turnkeeper.activities.providers.text.text_protocol import AnswerReader, parts_of, thinking_state
-from turnkeeper.activities.providers.text.written_answer import LeadingThought, split_calls
+from turnkeeper.activities.providers.refused_parts import Body, Parts, RefusableApi
+from turnkeeper.activities.providers.request_encoding import FULL, TEXT_ONLY, Block
+from turnkeeper.activities.providers.text_protocol import AnswerReader, parts_of, thinking_state
+from turnkeeper.activities.providers.transport import Event
 from turnkeeper.activities.providers.vendor_provider import AnswerAccumulator, VendorProvider
-from turnkeeper.activities.providers.visible_request import FULL, TEXT_ONLY
-from turnkeeper.activities.providers.wire.transport import Event
+from turnkeeper.activities.providers.written_answer import LeadingThought, split_calls
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import StopReason, Usage
 from turnkeeper.models.transcript.model_call import (

@@ -24,7 +24,7 @@ the same way, since both caches and reasoning are bound to the prefix.
   reasoning.
 - The status of a tool call is in the text of its result, since the API has no field for it.
 - Images and PDFs follow the text of their message or of their tool's result. Other attachments are text by now
-  (`visible_request.py`).
+  (`request_encoding.py`).
 - A model's name doesn't say which parameters it accepts: only reasoning models show thinking, some only to verified
   organisations, and others reject the parameters of reasoning. So every request has all of them, and what a model
   refuses is left out (`refused_parts`).
@@ -40,38 +40,38 @@ from pydantic import JsonValue
 from pydantic_core import PydanticSerializationError, to_json
 
 from turnkeeper.activities.providers.answer_fields import (
+    EARLY_END,
     arguments_of,
     count_of,
     count_or_zero,
     counts_of,
+    is_length_limit,
     join_pieces,
     name_of,
+    unclear_answer_error,
 )
-from turnkeeper.activities.providers.finish_reasons import EARLY_END, is_length_limit, unclear_answer_error
 from turnkeeper.activities.providers.openai.chat_request import arguments_json, parameters_of
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
 from turnkeeper.activities.providers.provider import Vendor
 from turnkeeper.activities.providers.redaction import redact
-from turnkeeper.activities.providers.refused_parts.parts import Body, Parts, RefusableApi
+from turnkeeper.activities.providers.refused_parts import Body, Parts, RefusableApi
 from turnkeeper.activities.providers.request_encoding import (
-    Block,
-    CallIds,
-    description_of,
-    own_items,
-    result_text,
-    sendable_name,
-)
-from turnkeeper.activities.providers.vendor_provider import AnswerAccumulator, VendorProvider
-from turnkeeper.activities.providers.visible_request import (
     FULL,
     TEXT_ONLY,
+    Block,
+    CallIds,
     Medium,
     Sight,
     data_url,
+    description_of,
     media_of,
+    own_items,
     pdf_name,
+    result_text,
+    sendable_name,
 )
-from turnkeeper.activities.providers.wire.transport import Event
+from turnkeeper.activities.providers.transport import Event
+from turnkeeper.activities.providers.vendor_provider import AnswerAccumulator, VendorProvider
 from turnkeeper.models.transcript.attachments import ImageAttachment
 from turnkeeper.models.transcript.conversation import Usage
 from turnkeeper.models.transcript.model_call import (

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnkeeper.activities.providers.offline.handlers import MAX_CHARS
-from turnkeeper.activities.providers.offline.model import ABILITIES, OfflineModel, answer
+from turnkeeper.activities.providers.offline.provider import ABILITIES, OfflineModel, answer
 from turnkeeper.activities.providers.protocol import CallInfo, Delta
 from turnkeeper.models.tokens import estimate_tokens
 from turnkeeper.models.transcript.conversation import ToolResult

@@ -21,7 +21,7 @@ from tests.vendors.responses_wire import (
     reasoning,
     refusal,
 )
-from turnkeeper.activities.providers.finish_reasons import UNCLEAR_ANSWER
+from turnkeeper.activities.providers.answer_fields import UNCLEAR_ANSWER
 from turnkeeper.activities.providers.openai.responses import ResponsesAccumulator, encode
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.models.transcript.conversation import Usage

@@ -12,9 +12,9 @@ from temporalio.client import Client
 from tests.harness import AnswerParts, Environment, Gate, asks, environment, says
 from tests.vendors.apis import WIRES
 from tests.waiting import until
-from turnkeeper.activities.providers.finish_reasons import UNCLEAR_ANSWER
+from turnkeeper.activities.providers.answer_fields import UNCLEAR_ANSWER
 from turnkeeper.activities.providers.protocol import Delta, ModelError
-from turnkeeper.activities.providers.registry import ProviderRegistry
+from turnkeeper.activities.providers.provider import ProviderRegistry
 from turnkeeper.models.context.model_view import request_tokens
 from turnkeeper.models.ids import split_model
 from turnkeeper.models.session.messages import SessionInput
@@ -185,7 +185,7 @@ async def test_agt_9_an_answer_is_shown_without_estimating_its_request(
         measured.append(request)
         return request_tokens(request)
 
-    monkeypatch.setattr("turnkeeper.activities.model_request.spending.request_tokens", measure)
+    monkeypatch.setattr("turnkeeper.activities.spending.request_tokens", measure)
     monkeypatch.setattr("turnkeeper.activities.heartbeat.HEARTBEAT_SECONDS", 60.0)
     env.vendor.script = [[Delta("respond", STORY), says(STORY)], cut(), says("the end")]
     session = await env.start()

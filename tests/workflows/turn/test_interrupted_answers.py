@@ -16,7 +16,7 @@ from tests.vendors.apis import WIRES
 from tests.vendors.chat_wire import ChatWire
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
-from turnkeeper.activities.providers.registry import ProviderRegistry
+from turnkeeper.activities.providers.provider import ProviderRegistry
 from turnkeeper.models.ids import split_model
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.session import Session

@@ -7,7 +7,7 @@ import pytest
 from tests.harness import Environment
 from tests.vendors.chat_wire import ChatWire
 from tests.vendors.responses_wire import ResponsesWire, function_call, message, reasoning
-from turnkeeper.activities.providers.text.text_protocol import GRAMMAR
+from turnkeeper.activities.providers.text_protocol import GRAMMAR
 from turnkeeper.models.replay_text.grammar import PLAIN
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.conversation import ToolResult

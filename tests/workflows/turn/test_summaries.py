@@ -222,7 +222,7 @@ async def test_ctx_5_stopping_a_turn_during_its_summary_loses_nothing(env: Envir
 async def test_ctx_5_evicted_messages_that_are_not_cached_are_queried_from_the_workflow(
     env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.activities.model_request.model_client.REQUESTS.get", lambda key: None)
+    monkeypatch.setattr("turnkeeper.activities.model_client.REQUESTS.get", lambda key: None)
     monkeypatch.setattr("turnkeeper.models.limits.Limits.page_bytes", 300)
     env.vendor.summarise = lambda request: says("They counted.")
     session = await env.start(started())

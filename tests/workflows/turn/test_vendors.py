@@ -12,7 +12,7 @@ from temporalio.client import Client
 from tests.harness import DrivenSession, Environment, environment
 from tests.vendors.anthropic_cache import without_breakpoints
 from tests.vendors.apis import WIRES
-from turnkeeper.activities.providers.registry import ProviderRegistry
+from turnkeeper.activities.providers.provider import ProviderRegistry
 from turnkeeper.activities.toolbox.toolbox import build_toolbox
 from turnkeeper.models.ids import split_model
 from turnkeeper.models.session.messages import SessionInput

@@ -14,7 +14,7 @@ from typing import Any, cast
 import httpx2
 
 from turnkeeper.activities.providers.protocol import ModelError
-from turnkeeper.activities.providers.wire.transport import NO_STREAMS, content_type
+from turnkeeper.activities.providers.transport import NO_STREAMS, content_type
 
 MAX_BODY_BYTES = 1024 * 1024
 """Limit of an error, a page, or anything else that is not an event stream."""

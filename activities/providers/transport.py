@@ -28,11 +28,10 @@ from http import HTTPStatus
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from turnkeeper.activities.providers.answer_fields import is_storable
-from turnkeeper.activities.providers.errors.vendor_errors import error_from
-from turnkeeper.activities.providers.finish_reasons import EARLY_END, unclear_answer_error
+from turnkeeper.activities.providers.answer_fields import EARLY_END, is_storable, unclear_answer_error
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.activities.providers.provider import Vendor
+from turnkeeper.activities.providers.vendor_errors import error_from
 
 CONNECT_TIMEOUT = 10.0
 """Seconds to connect."""
@@ -198,7 +197,7 @@ class Transport:
         try:
             self._sdk = importlib.import_module(vendor.package)
             self._http = importlib.import_module("httpx2")
-            bounded_body = importlib.import_module("turnkeeper.activities.providers.wire.bounded_body")
+            bounded_body = importlib.import_module("turnkeeper.activities.providers.bounded_body")
         except ImportError as error:
             # `not_found`, since "The model was not found: this worker lacks ..." leads to the right fix.
             install = f"pip install 'turnkeeper[{vendor.package}]'"

@@ -1,5 +1,11 @@
 """Calling a model, for `call_model` and `summarise`: find the request's context, return the complete answer (AGT-2).
 
+A process-local cache passes large inputs from the workflow to its activities. The workflow writes a model request, or
+what is to be archived, when it schedules the activity, and never reads it. The activity uses exactly that entry if it
+runs in the same process, which is nearly always the case with one task queue, and queries the workflow otherwise. So
+the conversation never travels through Temporal's history, and nothing depends on this cache: it may drop entries at any
+time.
+
 Small models write arguments of a type that the tool's schema does not have: `"2"` for 2. Servers would convert them
 too. It is done when the answer arrives, so the arguments that people approve are those that run (AGT-7).
 """
@@ -9,22 +15,26 @@ import json
 import logging
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
-from typing import Protocol
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass
+from threading import Lock
+from typing import Generic, Protocol, TypeVar
 
+from cachetools import LRUCache
 from pydantic import JsonValue
 from temporalio import activity
 from temporalio.client import Client
 
-from turnkeeper.activities.model_request.large_texts import LargeTexts
-from turnkeeper.activities.model_request.local_context_cache import ENTRIES, REQUESTS, CacheKey
-from turnkeeper.activities.model_request.spending import PriceList, Spending
+from turnkeeper.activities.large_texts import LargeTexts
 from turnkeeper.activities.own_workflow import current_run_id, current_session_id, query_own_workflow
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
 from turnkeeper.activities.providers.provider import Provider
+from turnkeeper.activities.spending import PriceList, Spending
 from turnkeeper.models.context.model_view import digest_of
+from turnkeeper.models.session.archive.archive_messages import ArchiveMove
 from turnkeeper.models.transcript.model_call import (
     CallPart,
+    IndexEntry,
     ModelMessage,
     ModelRequest,
     ModelRequestPage,
@@ -34,6 +44,55 @@ from turnkeeper.models.transcript.model_call import (
     RequestHead,
     ToolSpec,
 )
+
+MAX_BYTES = 128 * 1024 * 1024
+
+Content = TypeVar("Content")
+
+
+@dataclass(frozen=True)
+class CacheKey:
+    """Identifies one request, or one move to the archive, of one run, and its exact content."""
+
+    run_id: str
+    number: int
+    digest: str
+
+
+class LocalContextCache(Generic[Content]):
+    """Contents by key. The least recently used are dropped first."""
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._contents = LRUCache[CacheKey, tuple[Content, int]](max_bytes, getsizeof=lambda entry: entry[1])
+        # Workflow code runs in the worker's threads, activities in its event loop.
+        self._lock = Lock()
+
+    def put(self, key: CacheKey, content: Content, *, size: int) -> None:
+        """Store `content`, about `size` bytes. It must not be changed afterwards."""
+        with self._lock, suppress(ValueError):  # larger than the whole cache
+            self._contents.pop(key, None)
+            self._contents[key] = content, size
+
+    def get(self, key: CacheKey) -> Content | None:
+        """Return the content, if it is still cached. It stays, since the activity may be retried."""
+        with self._lock:
+            entry = self._contents.get(key)
+        return entry and entry[0]
+
+    def discard(self, key: CacheKey) -> None:
+        with self._lock:
+            self._contents.pop(key, None)
+
+
+REQUESTS: LocalContextCache[ModelRequest] = LocalContextCache()
+"""Model requests, written by workflow code and read by activities. Global: nothing can be injected into workflows."""
+
+ENTRIES: LocalContextCache[IndexEntry] = LocalContextCache(max_bytes=8 * 1024 * 1024)
+"""The list entries of sessions, under the keys of their model requests."""
+
+MOVES: LocalContextCache[ArchiveMove] = LocalContextCache()
+"""Moves to the archive."""
+
 
 _log = logging.getLogger(__name__)
 

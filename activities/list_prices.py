@@ -13,7 +13,7 @@ import logging
 from functools import cached_property
 from types import ModuleType
 
-from turnkeeper.activities.providers.registry import provider_class
+from turnkeeper.activities.providers.provider import provider_class
 from turnkeeper.models.ids import BUILT_IN_PROVIDERS
 from turnkeeper.models.transcript.conversation import COST_DIGITS, Usage
 from turnkeeper.models.transcript.model_call import ModelResponse

@@ -1,4 +1,4 @@
-r"""Separating the thinking that a model writes before its answer, as `<think>…</think>`, while it arrives (CTX-13).
+"""Separating the thinking that a model writes before its answer, as `<think>…</think>`, while it arrives (CTX-13).
 
 Servers without a parser for it leave the thinking in the text. Only a leading tag counts that is closed, or in which
 the answer was cut; anywhere else it is ordinary text. Where the template has written the opening tag, only the closing

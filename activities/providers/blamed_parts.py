@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import Literal
 
 from turnkeeper.activities.providers.protocol import ModelError, VendorRefusal
-from turnkeeper.activities.providers.refused_parts.parts import (
+from turnkeeper.activities.providers.refused_parts import (
     Body,
     RefusableApi,
     SentRequest,
@@ -21,7 +21,7 @@ from turnkeeper.activities.providers.refused_parts.parts import (
     present_parameters,
     tool_version,
 )
-from turnkeeper.activities.providers.visible_request import Medium, id_of, media_in, media_of
+from turnkeeper.activities.providers.request_encoding import Medium, id_of, media_in, media_of
 from turnkeeper.models.transcript.attachments import ImageAttachment
 from turnkeeper.models.transcript.model_call import MAX_NAME_CHARS, ModelRequest, RefusedPart
 

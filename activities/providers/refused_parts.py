@@ -1,4 +1,12 @@
-"""The parts of a request that may be left out, and the request in the form that is sent: without them. Pure (AGT-9)."""
+"""The parts of a request that may be left out, and the request in the form that is sent: without them. Pure (AGT-9).
+
+One place decides about a part that a vendor refuses, for all vendors and parts:
+
+send, and remember   `vendor_provider.py`: send a request; if it is refused, send it without the refused part; by
+                     endpoint and model for a day (the session carries its own: `models/session`)
+find the part        `blamed_parts.py`: what the vendor's words, place and codes blame, and what may be left out unnamed
+leave it out         here: of our own request, and of the encoded body
+"""
 
 import json
 import re
@@ -6,8 +14,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from typing import Any
 
-from turnkeeper.activities.providers.request_encoding import description_with_schema, result_text
-from turnkeeper.activities.providers.visible_request import FULL, Sight, visible_request
+from turnkeeper.activities.providers.request_encoding import (
+    FULL,
+    Sight,
+    description_with_schema,
+    result_text,
+    visible_request,
+)
 from turnkeeper.models.session.tools.session_tools import tools_digest
 from turnkeeper.models.transcript.model_call import (
     CallPart,
