@@ -41,8 +41,7 @@ from turnkeeper.stores.temporal.connection import connect, prepare, prepare_embe
 from turnkeeper.stores.temporal.endpoint import find_endpoint
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 from turnkeeper.workflows.delete_session import DeleteSession
-from turnkeeper.workflows.hosting.sdk_internals import SdkInternals
-from turnkeeper.workflows.hosting.task_slots import task_tuner
+from turnkeeper.workflows.hosting import SdkInternals, task_tuner
 
 HEARTBEAT_THROTTLE = timedelta(seconds=0.2)
 """The shortest time between two heartbeats (OPS-8). Activities send them every 3 s; but a stop, and the usage of a

@@ -27,7 +27,7 @@ from turnkeeper.features.in_workflows import enable_in_workflows
 from turnkeeper.ops.local.dev_server import QUERIES
 from turnkeeper.stores.temporal import search_attributes
 from turnkeeper.stores.temporal.payload_converter import DATA_CONVERTER
-from turnkeeper.workflows.hosting.sdk_internals import EvictingRunner
+from turnkeeper.workflows.hosting import EvictingRunner
 
 settings.register_profile(
     "turnkeeper",

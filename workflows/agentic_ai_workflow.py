@@ -4,7 +4,7 @@ Theory of operation. Handlers only write into the session (`models/session/sessi
 loop acts. It takes the next prompt, runs its turn to the end (`workflows/turn/turn_runner.py`), and continues as new
 when the history has grown (SES-14), also in the middle of a turn. So prompts can arrive at any time, are processed one
 at a time, and continue-as-new never interrupts a handler. Two background tasks move the oldest turns to the archive
-(`workflows/archiving.py`), and park prompts there that a run can't carry over (`workflows/parking.py`).
+(`workflows/archiving.py`), and park prompts there that a run can't carry over (`workflows/archiving.py`).
 
 Arguments are parsed here, not by Temporal: it would silently drop a malformed signal, or fail the workflow task for
 ever (SES-5).
@@ -61,10 +61,9 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.transcript.model_call import ModelRequestPage, ModelRequestQuery
     from turnkeeper.models.wire import Compact
     from turnkeeper.workflows import activity_options
-    from turnkeeper.workflows.archiving import Archiving, Listing
+    from turnkeeper.workflows.archiving import Archiving, Listing, Parking
     from turnkeeper.workflows.background import report_rejections
     from turnkeeper.workflows.new_run import HistoryGrowth, LastChange, NewRun
-    from turnkeeper.workflows.parking import Parking
     from turnkeeper.workflows.turn.turn_runner import TurnRunner
     from turnkeeper.workflows.web_ui import WebUi
     from turnkeeper.workflows.workflow_part import Host, workflow_parts

@@ -18,9 +18,8 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.transcript.model_call import ModelResponse
     from turnkeeper.workflows.archiving import Archiving
     from turnkeeper.workflows.turn.model_calls import ModelCalls
-    from turnkeeper.workflows.turn.open_request import OpenRequest, RequestSlot
     from turnkeeper.workflows.turn.tool_calls import ToolCalls
-    from turnkeeper.workflows.turn.turn_scope import TurnScope
+    from turnkeeper.workflows.turn.turn_scope import OpenRequest, RequestSlot, TurnScope
     from turnkeeper.workflows.workflow_part import WorkflowPart
 
 

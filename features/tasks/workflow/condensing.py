@@ -14,8 +14,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.transcript.conversation import BlobRef, CondensedTexts
     from turnkeeper.models.wire import REASON_CHARS
     from turnkeeper.workflows import activity_options
-    from turnkeeper.workflows.turn.turn_scope import TurnScope, check_cancelled
-    from turnkeeper.workflows.turn.unfinished import spent_usage
+    from turnkeeper.workflows.turn.turn_scope import TurnScope, check_cancelled, spent_usage
 
 
 async def condense_if_due(scope: TurnScope) -> None:

@@ -133,7 +133,7 @@ async def test_ops_8_a_stop_on_another_worker_ends_the_turn_before_a_heartbeat(
     env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The call of another process is one that this process knows nothing of."""
-    monkeypatch.setattr("turnkeeper.workflows.hosting.sdk_internals.beat_now", lambda run_id, activity_id: None)
+    monkeypatch.setattr("turnkeeper.workflows.hosting.beat_now", lambda run_id, activity_id: None)
     session, _ = await begin_turn(env)
     await session.update("cancel_turn", {"message_id": "p1"})
     (turn,) = await session.idle(turns=1)
