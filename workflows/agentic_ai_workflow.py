@@ -235,11 +235,7 @@ class AgenticAIWorkflow:
         self, raw: object, *, extra_arguments: int = 0, max_chars: int = WIDEST.max_prompt_chars
     ) -> Prompt | None:
         return self._session.receive(
-            raw,
-            extra_arguments=extra_arguments,
-            max_chars=max_chars,
-            new_id=str(workflow.uuid4()),
-            now=workflow.now(),
+            raw, extra_arguments=extra_arguments, max_chars=max_chars, new_id=str(workflow.uuid4()), now=workflow.now()
         )
 
     @workflow.signal(description="A message of another session, for a feature: {feature, kind, body?}. For our own.")

@@ -342,9 +342,7 @@ class Parking:
 
             with suppress(TimeoutError):
                 await workflow.wait_condition(
-                    has_changed,
-                    timeout=until - workflow.now(),
-                    timeout_summary="until the archive is tried again",
+                    has_changed, timeout=until - workflow.now(), timeout_summary="until the archive is tried again"
                 )
 
     def _next_attempt_at(self) -> datetime | None:

@@ -116,8 +116,7 @@ class ProviderRegistry:
         if not colon or provider not in self._factories:
             provider_names = ", ".join(sorted(self._factories)) or "none"
             raise ModelError(
-                "bad_request",
-                f"{model!r} is not provider:name with one of this worker's providers: {provider_names}",
+                "bad_request", f"{model!r} is not provider:name with one of this worker's providers: {provider_names}"
             )
         if provider not in self._providers:
             self._providers[provider] = self._factories[provider]()

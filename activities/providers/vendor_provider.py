@@ -29,14 +29,7 @@ from cachetools import LRUCache
 from turnkeeper.activities.providers.blamed_parts import blamed_parts, is_refusal, suspects
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, Meter, ModelError
 from turnkeeper.activities.providers.provider import Provider
-from turnkeeper.activities.providers.refused_parts import (
-    Body,
-    Encode,
-    Parts,
-    RefusableApi,
-    SentRequest,
-    sent_request,
-)
+from turnkeeper.activities.providers.refused_parts import Body, Encode, Parts, RefusableApi, SentRequest, sent_request
 from turnkeeper.activities.providers.request_encoding import Medium, id_of, media_in
 from turnkeeper.activities.providers.transport import Event, Transport, VendorStream
 from turnkeeper.models.settings.settings import Settings
@@ -200,11 +193,7 @@ class _Tries:
 
     def _leave_out_a_class(self) -> bool:
         classes = suspects(
-            self.current,
-            self._request,
-            self._api,
-            has_read=self._has_read,
-            is_head_accepted=self._info.may_be_too_long,
+            self.current, self._request, self._api, has_read=self._has_read, is_head_accepted=self._info.may_be_too_long
         )
         for parts in classes:
             if self._leave_out(parts):
@@ -285,12 +274,7 @@ class VendorProvider(Provider):
     """Seconds to read on after an answer is complete: for its usage, and so that its connection can be reused."""
 
     def __init__(
-        self,
-        *,
-        silence_timeout: float,
-        base_url: str | None = None,
-        api_key: str | None = None,
-        sends_key: bool = True,
+        self, *, silence_timeout: float, base_url: str | None = None, api_key: str | None = None, sends_key: bool = True
     ) -> None:
         """Send requests to `base_url` with `api_key`; `None`: what the SDK finds in the environment.
 

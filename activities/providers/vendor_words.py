@@ -172,10 +172,7 @@ MEANINGS: dict[ErrorKind, ErrorWords] = {
         frozenset({"model_not_found"}),
         re.compile(r"^unexpected endpoint or method", re.IGNORECASE),  # LM Studio, with status 200
     ),
-    "bad_request": (
-        OF_THE_ACCOUNT | IMAGE_CODES,
-        NOT_IN_THIS_COUNTRY,
-    ),
+    "bad_request": (OF_THE_ACCOUNT | IMAGE_CODES, NOT_IN_THIS_COUNTRY),
 }
 """The first match counts."""
 
@@ -248,14 +245,7 @@ PROBLEMS: dict[AttachmentProblem, ErrorWords] = {
         ),
     ),
     "unreadable": (
-        frozenset(
-            {
-                *IMAGE_CODES,
-                "sanitizer_server_error",
-                "invalid_file",
-                "unsupported_file",
-            }
-        ),
+        frozenset({*IMAGE_CODES, "sanitizer_server_error", "invalid_file", "unsupported_file"}),
         words(
             # Anthropic, and Claude elsewhere
             r"could not (?:process|read|decode|parse) (?:the |this |an )?(?:image|pdf|document|file)",

@@ -141,10 +141,7 @@ class ResultEvent(Strict):
     content: Text = ""
 
 
-ReplayEvent = Annotated[
-    UserEvent | RespondEvent | ThinkEvent | CallEvent | ResultEvent,
-    Field(discriminator="type"),
-]
+ReplayEvent = Annotated[UserEvent | RespondEvent | ThinkEvent | CallEvent | ResultEvent, Field(discriminator="type")]
 
 EventLike = ReplayEvent | Mapping[str, object]
 """An event, or a mapping with its fields."""

@@ -276,10 +276,7 @@ class ModelCalls:
         if not tools or room <= 0:
             return None
         return QuickReads(
-            tools=tools,
-            room=room,
-            workspace=session.config.workspace,
-            max_chars=turn.limits.max_tool_result_chars,
+            tools=tools, room=room, workspace=session.config.workspace, max_chars=turn.limits.max_tool_result_chars
         )
 
     async def _finished(self, call: workflow.ActivityHandle[ModelCallOutcome]) -> ModelCallOutcome:

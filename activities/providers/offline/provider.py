@@ -24,13 +24,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, JsonValue, ValidationError
 
-from turnkeeper.activities.providers.offline.handlers import (
-    Conversation,
-    facts_in,
-    find_intents,
-    run_intents,
-    shorten,
-)
+from turnkeeper.activities.providers.offline.handlers import Conversation, facts_in, find_intents, run_intents, shorten
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
 from turnkeeper.activities.providers.provider import Provider, Vendor
 from turnkeeper.models.context.summary import INSTRUCTION, SUMMARY_MARK
@@ -47,14 +41,7 @@ from turnkeeper.models.session.queue.prompts import sentence_for
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.tokens import CHARS_PER_TOKEN, estimate_tokens, tokens_of, weighted_chars
 from turnkeeper.models.transcript.conversation import Usage
-from turnkeeper.models.transcript.model_call import (
-    CallPart,
-    ModelRequest,
-    ModelResponse,
-    Part,
-    RespondPart,
-    ThinkPart,
-)
+from turnkeeper.models.transcript.model_call import CallPart, ModelRequest, ModelResponse, Part, RespondPart, ThinkPart
 from turnkeeper.models.wire import Strict
 
 FACTS, EXCHANGES, PROBLEMS = "What the user said:", "What was asked and answered:", "What went wrong:"

@@ -41,13 +41,7 @@ from turnkeeper.activities.providers.request_encoding import (
 )
 from turnkeeper.activities.providers.text_protocol import STOP_SEQUENCES, conversation_text, system_text
 from turnkeeper.models.transcript.attachments import ImageAttachment
-from turnkeeper.models.transcript.model_call import (
-    CallPart,
-    ModelMessage,
-    ModelRequest,
-    ToolSpec,
-    supported_tools,
-)
+from turnkeeper.models.transcript.model_call import CallPart, ModelMessage, ModelRequest, ToolSpec, supported_tools
 
 
 def parameters_of(tool: ToolSpec) -> Block:
