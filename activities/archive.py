@@ -27,7 +27,7 @@ from turnkeeper.activities.own_workflow import (
 )
 from turnkeeper.models.errors import ARCHIVE_UNAVAILABLE, DELETION_REFUSED
 from turnkeeper.models.ids import WorkflowId
-from turnkeeper.models.session.archive.archive_messages import (
+from turnkeeper.models.session.archive import (
     ArchiveMove,
     ArchiveMoveQuery,
     ArchiveOrder,

@@ -31,7 +31,7 @@ from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
 from turnkeeper.activities.providers.provider import Provider
 from turnkeeper.activities.spending import PriceList, Spending
 from turnkeeper.models.context.model_view import digest_of
-from turnkeeper.models.session.archive.archive_messages import ArchiveMove
+from turnkeeper.models.session.archive import ArchiveMove
 from turnkeeper.models.transcript.model_call import (
     CallPart,
     IndexEntry,

@@ -32,7 +32,7 @@ from turnkeeper.models.session.messages import (
     UserName,
     configured,
 )
-from turnkeeper.models.session.queue.prompts import PromptMode
+from turnkeeper.models.session.prompts import PromptMode
 from turnkeeper.models.session.tools.tool_policy import ToolPolicy
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.texts import count_unencodable

@@ -1,7 +1,7 @@
 """Everything that can go wrong, sorted by who can fix it. All our exceptions derive from `TurnkeeperError`.
 
 the caller    RejectedError           nothing enters the session; the gateway answers 4xx
-                                      (`models/session/queue/prompts.py`, validators of updates)
+                                      (`models/session/prompts.py`, validators of updates)
               TaskValidationError     no task is created; the gateway answers 422 (TSK-1)
 the operator  SettingsError           the process does not start (`models/settings/settings.py`)
 the world     ErrorType               judged once, in `activities/failures.py`: the turn ends, not the session (AGT-9)

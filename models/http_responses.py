@@ -9,7 +9,7 @@ from pydantic import Field, JsonValue
 
 from turnkeeper.models.errors import ErrorType, RejectionReason
 from turnkeeper.models.ids import PublicId
-from turnkeeper.models.session.queue.prompts import FateName
+from turnkeeper.models.session.prompts import FateName
 from turnkeeper.models.transcript.conversation import (
     FINAL,
     ApprovalDecision,

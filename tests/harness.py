@@ -28,7 +28,7 @@ from turnkeeper.models.context.context_view import ContextView
 from turnkeeper.models.context.summary import INSTRUCTION
 from turnkeeper.models.session.approvals import PendingApproval, PendingApprovals
 from turnkeeper.models.session.messages import SessionInput
-from turnkeeper.models.session.queue.prompts import QueueView
+from turnkeeper.models.session.prompts import QueueView
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import (

@@ -26,7 +26,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.ids import WorkflowId, session_id_of
     from turnkeeper.models.replay_text.turns import ReplayTurns
     from turnkeeper.models.session.approvals import ApprovalReceipt, PendingApprovals, ResolveApproval, check_decision
-    from turnkeeper.models.session.archive.archive_messages import ArchiveMove, ArchiveMoveQuery
+    from turnkeeper.models.session.archive import ArchiveMove, ArchiveMoveQuery
     from turnkeeper.models.session.messages import (
         CancelReceipt,
         CancelTurn,
@@ -46,7 +46,7 @@ with workflow.unsafe.imports_passed_through():
         parse_replay_request,
         read_end,
     )
-    from turnkeeper.models.session.queue.prompts import WIDEST, Prompt, QueueView
+    from turnkeeper.models.session.prompts import WIDEST, Prompt, QueueView
     from turnkeeper.models.session.session import Session
     from turnkeeper.models.session.start import check_outside_start, read_start
     from turnkeeper.models.session.views import (

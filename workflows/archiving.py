@@ -31,8 +31,8 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.archive import ArchiveActivities
     from turnkeeper.activities.model_client import MOVES, CacheKey
-    from turnkeeper.models.session.archive.archive_messages import ArchiveMove, ArchiveOrder, UnparkOrder
-    from turnkeeper.models.session.archive.archive_moves import (
+    from turnkeeper.models.session.archive import ArchiveMove, ArchiveOrder, UnparkOrder
+    from turnkeeper.models.session.archive_moves import (
         final_moves,
         next_copy,
         next_move,

@@ -46,8 +46,8 @@ from mcp_types import (
 from pydantic import JsonValue, ValidationError
 
 from turnkeeper.activities.toolbox.foreign_messages import NOT_SENT, sanitized
-from turnkeeper.activities.toolbox.stdio_server import StdioServer
 from turnkeeper.activities.toolbox.tool_server import Remote, ToolChangedError, ToolServer, UnreachableError
+from turnkeeper.activities.toolbox.transports import StdioServer
 from turnkeeper.activities.tools import ProgressListener
 from turnkeeper.models.texts import encodable_text
 

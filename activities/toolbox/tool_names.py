@@ -118,7 +118,7 @@ class NamedTool:
 
     def result_of(self, answer: "CallToolResult") -> ToolResult:
         """Return the result of a foreign server as an outcome, its content, and its images and files."""
-        from turnkeeper.activities.toolbox.result_attachments import contents_of
+        from turnkeeper.activities.toolbox.foreign_messages import contents_of
 
         texts, attachments = contents_of(answer.content)
         status: ToolStatus = "error" if answer.is_error else "ok"

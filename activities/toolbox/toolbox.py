@@ -290,8 +290,7 @@ def foreign_tool_servers(config: McpConfig, settings: Settings) -> Iterator[Tool
 
 def _target(server: ForeignServer, log: Path) -> Remote:
     # Imported here, since they load the MCP SDK: most workers have only the built-in tools.
-    from turnkeeper.activities.toolbox.http_server import HttpServer, SseServer
-    from turnkeeper.activities.toolbox.stdio_server import StdioServer
+    from turnkeeper.activities.toolbox.transports import HttpServer, SseServer, StdioServer
 
     if server.url is not None:
         return (SseServer if server.is_sse else HttpServer)(server.url, server.headers)

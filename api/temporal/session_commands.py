@@ -36,7 +36,7 @@ from turnkeeper.models.session.messages import (
     SessionInput,
     WithdrawPrompt,
 )
-from turnkeeper.models.session.queue.prompts import PromptSignal
+from turnkeeper.models.session.prompts import PromptSignal
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.views import make_index_entry
 from turnkeeper.models.settings.settings import Settings

@@ -64,7 +64,7 @@ from turnkeeper.models.session.messages import (
     StateRequest,
     UpdatesRequest,
 )
-from turnkeeper.models.session.queue.prompts import QueueView
+from turnkeeper.models.session.prompts import QueueView
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.views import context_of, queue_of, replay_turns_of, state_of, updates_of
 from turnkeeper.models.transcript.conversation import (

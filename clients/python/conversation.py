@@ -38,7 +38,7 @@ final step replaces it.
 
 from collections.abc import Sequence
 
-from turnkeeper.models.session.queue.prompts import QueuedPrompt
+from turnkeeper.models.session.prompts import QueuedPrompt
 from turnkeeper.models.transcript.conversation import (
     FINAL_STATUSES,
     ConversationMessage,

@@ -48,7 +48,7 @@ from turnkeeper.models.http_responses import (
     SessionStarted,
 )
 from turnkeeper.models.session.approvals import Decision, PendingApprovals
-from turnkeeper.models.session.queue.prompts import PromptMode, QueueView
+from turnkeeper.models.session.prompts import PromptMode, QueueView
 from turnkeeper.models.transcript.attachments import Attachment, FileAttachment, ImageAttachment
 from turnkeeper.models.transcript.conversation import ApprovalDecision, ConversationMessage, ConversationUpdate
 

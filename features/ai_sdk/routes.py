@@ -28,7 +28,7 @@ from turnkeeper.models.ids import ID_PATTERN, WorkflowId, session_id_of
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.approvals import ResolveApproval
 from turnkeeper.models.session.messages import StateRequest
-from turnkeeper.models.session.queue.prompts import check_text
+from turnkeeper.models.session.prompts import check_text
 from turnkeeper.models.transcript.conversation import ModelStep
 
 router = APIRouter(tags=["ai-sdk"], max_body_size=MAX_HISTORY_BYTES)

@@ -35,7 +35,7 @@ from turnkeeper.features.copies.whole_turns import whole_turns
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.messages import FIRST_RUN, CarriedState, deletion_id
-from turnkeeper.models.session.queue.prompts import Fate
+from turnkeeper.models.session.prompts import Fate
 from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.model_call import make_preview
 from turnkeeper.models.transcript.transcript import TranscriptState, carried_size

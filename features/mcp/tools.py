@@ -23,7 +23,7 @@ from turnkeeper.features.tasks.session.task import CreateTask
 from turnkeeper.models.http_responses import Role, Task, TaskPage
 from turnkeeper.models.ids import ID_PATTERN, PublicId, WorkflowId, session_id_of
 from turnkeeper.models.limits import Limits
-from turnkeeper.models.session.queue.prompts import PromptMode, check_text
+from turnkeeper.models.session.prompts import PromptMode, check_text
 from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.conversation import ConversationMessage, SessionStatus, TaskStatus, TurnStatus
 from turnkeeper.models.wire import Frozen, Reason, Strict, UtcDatetime

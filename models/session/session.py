@@ -16,14 +16,12 @@ from turnkeeper.models.context.model_context import ModelContext
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import PublicId
 from turnkeeper.models.session.approvals import ApprovalReceipt, ResolveApproval, check_decision
-from turnkeeper.models.session.archive.archive_health import ArchiveHealth
-from turnkeeper.models.session.archive.archive_messages import ArchiveMove
+from turnkeeper.models.session.archive import ArchiveHealth, ArchiveMove
+from turnkeeper.models.session.budgets import Budgets
 from turnkeeper.models.session.messages import CarriedState, Configure, SessionInput, configured, make_title
-from turnkeeper.models.session.queue.prompt_queue import PromptQueue
-from turnkeeper.models.session.queue.prompts import WIDEST, Prompt, PromptSignal, id_in, read_prompt
-from turnkeeper.models.session.refused_parts import SessionRefusals
-from turnkeeper.models.session.tools.session_tools import SessionTools
-from turnkeeper.models.session.turn.budgets import Budgets
+from turnkeeper.models.session.prompt_queue import PromptQueue
+from turnkeeper.models.session.prompts import WIDEST, Prompt, PromptSignal, id_in, read_prompt
+from turnkeeper.models.session.session_tools import SessionRefusals, SessionTools
 from turnkeeper.models.session.turn.running_turn import RunningTurn
 from turnkeeper.models.session.turn.turn_slot import TurnSlot
 from turnkeeper.models.transcript.attachments import json_bytes

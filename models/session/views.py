@@ -20,8 +20,8 @@ from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.replay_text.turns import ReplayTurns
 from turnkeeper.models.session.approvals import PendingApprovals, pending_approvals
 from turnkeeper.models.session.messages import ContextRequest, StateRequest, UpdatesRequest
-from turnkeeper.models.session.queue.prompt_queue import QUEUED_PROMPT_BYTES
-from turnkeeper.models.session.queue.prompts import ParkedPrompt, Prompt, QueuedPrompt, QueueView
+from turnkeeper.models.session.prompt_queue import QUEUED_PROMPT_BYTES
+from turnkeeper.models.session.prompts import ParkedPrompt, Prompt, QueuedPrompt, QueueView
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.tokens import tokens_of
 from turnkeeper.models.transcript.attachments import with_names

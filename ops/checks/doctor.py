@@ -298,8 +298,8 @@ async def _tool_servers(settings: Settings) -> list[Finding]:
 
 async def _tool_server(server: "ToolServer", notes: list[str]) -> Finding:
     from turnkeeper.activities.toolbox.server_connection import ServerConnection
-    from turnkeeper.activities.toolbox.stdio_server import StdioServer
     from turnkeeper.activities.toolbox.tool_names import NamedTool
+    from turnkeeper.activities.toolbox.transports import StdioServer
 
     subject = f"tools of {server.name}"
     log = server.target.log if isinstance(server.target, StdioServer) else None

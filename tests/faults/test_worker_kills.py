@@ -34,7 +34,7 @@ from turnkeeper.activities.model_client import ProviderSource
 from turnkeeper.activities.providers.protocol import CallInfo, Delta
 from turnkeeper.activities.providers.provider import Provider, ProviderRegistry
 from turnkeeper.models.session.messages import SessionInput
-from turnkeeper.models.session.queue.prompts import QueueView
+from turnkeeper.models.session.prompts import QueueView
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationMessage, ModelStep, ToolCall
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse

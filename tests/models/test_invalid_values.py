@@ -7,7 +7,7 @@ from pydantic import AnyHttpUrl, AwareDatetime, BaseModel, Field, ValidationErro
 
 from turnkeeper.api.bodies import SendPrompt, StartSession
 from turnkeeper.models.limits import LimitsChange
-from turnkeeper.models.session.queue.prompts import sentence_for
+from turnkeeper.models.session.prompts import sentence_for
 from turnkeeper.models.wire import Strict, reason_of
 
 

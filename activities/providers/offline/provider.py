@@ -37,7 +37,7 @@ from turnkeeper.models.replay_text.grammar import (
     UserEvent,
     parse_replay,
 )
-from turnkeeper.models.session.queue.prompts import sentence_for
+from turnkeeper.models.session.prompts import sentence_for
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.tokens import CHARS_PER_TOKEN, estimate_tokens, tokens_of, weighted_chars
 from turnkeeper.models.transcript.conversation import Usage

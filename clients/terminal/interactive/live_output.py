@@ -16,7 +16,7 @@ from turnkeeper.clients.terminal import texts
 from turnkeeper.clients.terminal.formatting import elapsed, one_line
 from turnkeeper.clients.terminal.interactive import renderer
 from turnkeeper.clients.terminal.interactive.terminal_style import SPINNER, Sign, TerminalStyle
-from turnkeeper.models.session.queue.prompts import QueuedPrompt
+from turnkeeper.models.session.prompts import QueuedPrompt
 from turnkeeper.models.texts import counted
 from turnkeeper.models.transcript.attachments import Attachment, with_names
 from turnkeeper.models.transcript.conversation import ConversationMessage, ModelStep, SubTask, ToolCall

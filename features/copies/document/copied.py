@@ -18,8 +18,8 @@ from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.replay_text.turns import MovedEvents, count_events
 from turnkeeper.models.session.messages import CarriedState, SessionFacts, SessionInput
-from turnkeeper.models.session.queue.prompt_queue import QueueState
-from turnkeeper.models.session.queue.prompts import REMEMBERED_FATES, REMEMBERED_IDS, Fate
+from turnkeeper.models.session.prompt_queue import QueueState
+from turnkeeper.models.session.prompts import REMEMBERED_FATES, REMEMBERED_IDS, Fate
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.transcript.attachments import Attachment
 from turnkeeper.models.transcript.conversation import BlobRef, ConversationMessage, ModelStep, Usage

@@ -27,7 +27,7 @@ from turnkeeper.features.tasks.session.task_input import (
 from turnkeeper.features.tasks.session_part import with_task
 from turnkeeper.models.ids import WorkflowId, workflow_id
 from turnkeeper.models.session.messages import Configure, SessionInput, configured, make_title
-from turnkeeper.models.session.queue.prompts import check_text
+from turnkeeper.models.session.prompts import check_text
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.texts import head_within
 from turnkeeper.models.transcript.conversation import TaskValidationWarning

@@ -33,7 +33,7 @@ from turnkeeper.features.tasks.stores.histories import store_hand_off
 from turnkeeper.models.http_responses import Task, TaskPage, TaskReceipt
 from turnkeeper.models.ids import WorkflowId, session_id_of, sibling_id, workflow_id
 from turnkeeper.models.limits import Limits
-from turnkeeper.models.session.queue.prompts import PromptMode, check_text
+from turnkeeper.models.session.prompts import PromptMode, check_text
 from turnkeeper.models.settings.history_policy import HistoryPolicy
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import TaskStatus

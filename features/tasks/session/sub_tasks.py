@@ -8,7 +8,7 @@ from pydantic_core import to_json
 from turnkeeper.features.tasks.session.task_state import TaskChange
 from turnkeeper.models.ids import PublicId
 from turnkeeper.models.limits import Limits
-from turnkeeper.models.session.turn.budgets import MAX_AMOUNT
+from turnkeeper.models.session.budgets import MAX_AMOUNT
 from turnkeeper.models.transcript.conversation import SubTask, TaskStatus, Usage
 from turnkeeper.models.wire import Compact, Items
 

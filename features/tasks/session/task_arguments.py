@@ -7,7 +7,7 @@ from pydantic import ValidationError, model_validator
 from turnkeeper.features.tasks.session.task import TaskRequest
 from turnkeeper.features.tasks.session.task_state import ProgressReport
 from turnkeeper.models.errors import RejectedError
-from turnkeeper.models.session.queue.prompts import rejection_for
+from turnkeeper.models.session.prompts import rejection_for
 from turnkeeper.models.settings.history_policy import HandOffPresets, HistoryPolicy
 
 

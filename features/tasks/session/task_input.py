@@ -7,7 +7,7 @@ from turnkeeper.features.tasks.rules.task_context import TaskContext
 from turnkeeper.features.tasks.session.allowance import TaskAllowance
 from turnkeeper.models.ids import ID_PATTERN
 from turnkeeper.models.limits import Limits
-from turnkeeper.models.session.queue.prompts import PromptSignal
+from turnkeeper.models.session.prompts import PromptSignal
 from turnkeeper.models.settings.history_policy import HandOffPresets
 from turnkeeper.models.transcript.attachments import Attachment, json_bytes
 from turnkeeper.models.transcript.conversation import BlobRef, HandOffReport, TaskValidationWarning

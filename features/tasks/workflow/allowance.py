@@ -12,7 +12,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.context.model_view import head_tokens
     from turnkeeper.models.errors import fail
     from turnkeeper.models.ids import PublicId
-    from turnkeeper.models.session.turn.budgets import Amount
+    from turnkeeper.models.session.budgets import Amount
     from turnkeeper.models.wire import Frozen
     from turnkeeper.workflows.background import run_in_background
     from turnkeeper.workflows.turn.turn_scope import TurnScope

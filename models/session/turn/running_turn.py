@@ -24,9 +24,9 @@ from turnkeeper.models.session.approvals import (
     expire_approval,
     record_decision,
 )
-from turnkeeper.models.session.queue.prompts import Prompt
+from turnkeeper.models.session.budgets import Budgets
+from turnkeeper.models.session.prompts import Prompt
 from turnkeeper.models.session.tools.tool_policy import ToolPolicy
-from turnkeeper.models.session.turn.budgets import Budgets
 from turnkeeper.models.transcript.conversation import (
     ApprovalDecision,
     BlobRef,

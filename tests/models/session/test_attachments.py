@@ -11,7 +11,7 @@ from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.replay_text.grammar import parse_replay, render_replay
 from turnkeeper.models.replay_text.turns import replay_events
 from turnkeeper.models.session.messages import SessionInput
-from turnkeeper.models.session.queue.prompts import Prompt, PromptSignal, read_prompt, text_bytes
+from turnkeeper.models.session.prompts import Prompt, PromptSignal, read_prompt, text_bytes
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.views import queue_of
 from turnkeeper.models.transcript.attachments import (

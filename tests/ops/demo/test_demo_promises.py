@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from turnkeeper.models.session.queue.prompts import Fate, FateName
+from turnkeeper.models.session.prompts import Fate, FateName
 from turnkeeper.models.transcript.conversation import (
     Approval,
     ConversationMessage,

@@ -14,8 +14,8 @@ from itertools import accumulate, takewhile
 
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.limits import Limits
-from turnkeeper.models.session.archive.archive_messages import ArchiveMove
-from turnkeeper.models.session.queue.prompts import (
+from turnkeeper.models.session.archive import ArchiveMove
+from turnkeeper.models.session.prompts import (
     Fate,
     FateBook,
     FateName,
