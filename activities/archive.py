@@ -17,14 +17,14 @@ from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExec
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from turnkeeper.activities.heartbeat import heartbeating
-from turnkeeper.activities.model_client import MOVES, CacheKey
-from turnkeeper.activities.own_workflow import (
+from turnkeeper.activities.activity_context import (
     WorkflowSilentError,
     current_run_id,
     current_session_id,
+    heartbeating,
     query_own_workflow,
 )
+from turnkeeper.activities.model_client import MOVES, CacheKey
 from turnkeeper.models.errors import ARCHIVE_UNAVAILABLE, DELETION_REFUSED
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.archive import (

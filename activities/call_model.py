@@ -11,12 +11,17 @@ from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from turnkeeper.activities.activity_context import (
+    STOPPING,
+    WorkflowSilentError,
+    current_run_id,
+    current_session_id,
+    heartbeating,
+)
 from turnkeeper.activities.answer_publisher import AnswerPublisher, GrowingAnswer
 from turnkeeper.activities.failures import MAX_ATTEMPTS, judge, raise_if_retried_soon, with_details
-from turnkeeper.activities.heartbeat import heartbeating
 from turnkeeper.activities.large_texts import LargeTexts
 from turnkeeper.activities.model_client import ENTRIES, CacheKey, ModelClient
-from turnkeeper.activities.own_workflow import STOPPING, WorkflowSilentError, current_run_id, current_session_id
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.activities.spending import Spending
 from turnkeeper.activities.tools import QuickReader

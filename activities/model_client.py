@@ -25,8 +25,8 @@ from pydantic import JsonValue
 from temporalio import activity
 from temporalio.client import Client
 
+from turnkeeper.activities.activity_context import current_run_id, current_session_id, query_own_workflow
 from turnkeeper.activities.large_texts import LargeTexts
-from turnkeeper.activities.own_workflow import current_run_id, current_session_id, query_own_workflow
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
 from turnkeeper.activities.providers.provider import Provider
 from turnkeeper.activities.spending import PriceList, Spending

@@ -20,9 +20,8 @@ from typing import Protocol
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from turnkeeper.activities.heartbeat import heartbeating
+from turnkeeper.activities.activity_context import current_session_id, heartbeating
 from turnkeeper.activities.large_texts import LargeTexts
-from turnkeeper.activities.own_workflow import current_session_id
 from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.ids import WorkflowId, call_id
 from turnkeeper.models.legible import legible_line, one_line

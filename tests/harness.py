@@ -24,8 +24,8 @@ from turnkeeper.activities.tools import ProgressListener, ToolSource
 from turnkeeper.api.temporal.temporal_calls import retry_undone
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.features.tasks.session.task_specs import TASK_TOOLS
-from turnkeeper.models.context.context_view import ContextView
 from turnkeeper.models.context.summary import INSTRUCTION
+from turnkeeper.models.http_responses import ContextView
 from turnkeeper.models.session.approvals import PendingApproval, PendingApprovals
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.prompts import QueueView

@@ -21,8 +21,8 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from turnkeeper.models.context.context_view import ContextView
     from turnkeeper.models.errors import RejectedError, TurnPausedError
+    from turnkeeper.models.http_responses import ContextView
     from turnkeeper.models.ids import WorkflowId, session_id_of
     from turnkeeper.models.replay_text.turns import ReplayTurns
     from turnkeeper.models.session.approvals import ApprovalReceipt, PendingApprovals, ResolveApproval, check_decision

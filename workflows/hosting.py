@@ -63,7 +63,7 @@ from temporalio.worker import (
 )
 from temporalio.workflow import Info
 
-from turnkeeper.activities.heartbeat import beat_now
+from turnkeeper.activities.activity_context import beat_now
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.wire import FORGET_QUERY
 from turnkeeper.stores.temporal.history_pages import newest_pages
@@ -132,8 +132,8 @@ STOP = Use(
     ),
     "stops an activity with its next heartbeat",
 )
-"""Makes an activity of this process heartbeat as soon as its workflow cancels it (`activities/heartbeat.py`). The id of
-an activity is its sequence number, as no workflow of ours sets it."""
+"""Makes an activity of this process heartbeat as soon as its workflow cancels it (`activities/activity_context.py`).
+The id of an activity is its sequence number, as no workflow of ours sets it."""
 
 PAYLOAD_VISITS = Use(
     (

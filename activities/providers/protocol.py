@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from turnkeeper.models.errors import ErrorType, TurnkeeperError
-from turnkeeper.models.tokens import tokens_of, weighted_chars
+from turnkeeper.models.texts import tokens_of, weighted_chars
 from turnkeeper.models.transcript.conversation import Usage
 from turnkeeper.models.transcript.model_call import RefusedPart
 

@@ -33,7 +33,7 @@ from turnkeeper.activities.providers.refused_parts import Body, Encode, Parts, R
 from turnkeeper.activities.providers.request_encoding import Medium, id_of, media_in
 from turnkeeper.activities.providers.transport import Event, Transport, VendorStream
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.models.tokens import weighted_chars
+from turnkeeper.models.texts import weighted_chars
 from turnkeeper.models.transcript.conversation import Usage
 from turnkeeper.models.transcript.model_call import (
     MAX_TOOLS,

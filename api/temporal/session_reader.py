@@ -51,8 +51,8 @@ from turnkeeper.api.temporal.temporal_calls import (
 )
 from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.api.timeouts import Timeouts
-from turnkeeper.models.context.context_view import ContextView
 from turnkeeper.models.errors import REJECTION_PREFIX, growing_pauses
+from turnkeeper.models.http_responses import ContextView
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.replay_text.turns import ReplayTurns
 from turnkeeper.models.session.approvals import PendingApprovals

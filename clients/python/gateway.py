@@ -28,13 +28,13 @@ from turnkeeper.clients.python.errors import CopyFailedError, GatewayProblemErro
 from turnkeeper.clients.python.events import Event, follow
 from turnkeeper.clients.python.request_sender import TIMEOUT, RequestSender, parse_address, without_none
 from turnkeeper.clients.python.tasks import TaskCalls
-from turnkeeper.models.context.context_view import ContextView
 from turnkeeper.models.errors import growing_pauses
 from turnkeeper.models.http_responses import (
     Action,
     ApprovalDecided,
     AuditPage,
     Cancelling,
+    ContextView,
     ConversationResponse,
     CopyReceipt,
     DeletionReceipt,

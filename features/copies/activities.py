@@ -16,9 +16,8 @@ from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExec
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
+from turnkeeper.activities.activity_context import current_session_id, heartbeating, query_session
 from turnkeeper.activities.archive import store_failures
-from turnkeeper.activities.heartbeat import heartbeating
-from turnkeeper.activities.own_workflow import current_session_id, query_session
 from turnkeeper.features.copies.document.copied import (
     CopiedTurns,
     Copy,

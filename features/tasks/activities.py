@@ -10,11 +10,15 @@ from temporalio.client import Client, WorkflowQueryFailedError
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
+from turnkeeper.activities.activity_context import (
+    WorkflowSilentError,
+    current_session_id,
+    heartbeating,
+    query_own_workflow,
+)
 from turnkeeper.activities.failures import raise_if_retried_soon, reason_of, with_details
-from turnkeeper.activities.heartbeat import heartbeating
 from turnkeeper.activities.large_texts import LargeTexts
 from turnkeeper.activities.model_client import ModelClient
-from turnkeeper.activities.own_workflow import WorkflowSilentError, current_session_id, query_own_workflow
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.activities.spending import Spending
 from turnkeeper.features.tasks.rules.condensing import LongTexts, batches, condensed_prompt, read_answer

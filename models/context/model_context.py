@@ -21,8 +21,7 @@ from turnkeeper.models.context.model_view import ModelView, ViewState, head_toke
 from turnkeeper.models.context.summary import FILES_CHARS, SUMMARY_CHARS, next_summary
 from turnkeeper.models.context.view_entries import ViewEntry, texts_of
 from turnkeeper.models.context.window import ConversationHistoryConfig, no_room_warning
-from turnkeeper.models.texts import bound_json
-from turnkeeper.models.tokens import CHARS_PER_TOKEN, tokens_of
+from turnkeeper.models.texts import CHARS_PER_TOKEN, bound_json, tokens_of
 from turnkeeper.models.transcript.conversation import ContextSize, ConversationMessage, Usage
 from turnkeeper.models.transcript.model_call import ModelMessage, RequestHead, SummaryOutcome
 from turnkeeper.models.transcript.transcript import Transcript

@@ -21,8 +21,7 @@ from turnkeeper.models.replay_text.grammar import (
     UserEvent,
     render_replay,
 )
-from turnkeeper.models.texts import bound_text
-from turnkeeper.models.tokens import count_chars
+from turnkeeper.models.texts import bound_text, count_chars
 from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.model_call import (
     CallPart,

@@ -17,8 +17,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from turnkeeper.models.texts import bound_text
-from turnkeeper.models.tokens import count_chars, weighted_chars
+from turnkeeper.models.texts import bound_text, count_chars, weighted_chars
 from turnkeeper.models.transcript.attachments import estimated_chars, with_names
 from turnkeeper.models.transcript.conversation import (
     INTERRUPTED_NOTE,

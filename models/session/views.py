@@ -7,23 +7,23 @@ The context view is made of the transcript and of the model's view of it (CTX-8)
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from turnkeeper.models.context.context_view import (
+from turnkeeper.models.context.model_context import ModelContext
+from turnkeeper.models.context.model_view import ModelView, head_tokens, system_tokens, tools_tokens
+from turnkeeper.models.context.window import ConversationHistoryConfig
+from turnkeeper.models.http_responses import (
     ContextView,
     FixedPart,
     Seen,
     SummaryInContext,
     TurnInContext,
 )
-from turnkeeper.models.context.model_context import ModelContext
-from turnkeeper.models.context.model_view import ModelView, head_tokens, system_tokens, tools_tokens
-from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.replay_text.turns import ReplayTurns
 from turnkeeper.models.session.approvals import PendingApprovals, pending_approvals
 from turnkeeper.models.session.messages import ContextRequest, StateRequest, UpdatesRequest
 from turnkeeper.models.session.prompt_queue import QUEUED_PROMPT_BYTES
 from turnkeeper.models.session.prompts import ParkedPrompt, Prompt, QueuedPrompt, QueueView
 from turnkeeper.models.session.session import Session
-from turnkeeper.models.tokens import tokens_of
+from turnkeeper.models.texts import tokens_of
 from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.conversation import (
     NO_PARENT,

@@ -18,8 +18,7 @@ from pydantic import Field, TypeAdapter
 
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.limits import LARGE_TEXT_BYTES
-from turnkeeper.models.texts import count_unencodable, counted
-from turnkeeper.models.tokens import weighted_chars
+from turnkeeper.models.texts import count_unencodable, counted, weighted_chars
 from turnkeeper.models.wire import Compact
 
 MAX_ATTACHMENTS = 20

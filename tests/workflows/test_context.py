@@ -14,7 +14,7 @@ from turnkeeper.activities.providers.offline.provider import answer
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.models.context.summary import INSTRUCTION, SUMMARY_MARK
 from turnkeeper.models.session.messages import SessionInput
-from turnkeeper.models.tokens import count_chars, tokens_of
+from turnkeeper.models.texts import count_chars, tokens_of
 from turnkeeper.models.transcript.conversation import ConversationMessage, ToolResult, Usage
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ProviderState, ToolInvocation
 from turnkeeper.models.transcript.notes import REFUSED_PROMPT

@@ -26,8 +26,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.errors import ErrorType, TurnFailedError, fail
     from turnkeeper.models.session.session_tools import merge_instructions, merge_tools, tools_digest
     from turnkeeper.models.session.views import make_index_entry
-    from turnkeeper.models.texts import counted
-    from turnkeeper.models.tokens import estimate_tokens
+    from turnkeeper.models.texts import counted, estimate_tokens
     from turnkeeper.models.transcript.conversation import ToolResult, Usage
     from turnkeeper.models.transcript.model_call import (
         ModelCall,

@@ -39,7 +39,7 @@ from turnkeeper.models.replay_text.grammar import (
 )
 from turnkeeper.models.session.prompts import sentence_for
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.models.tokens import CHARS_PER_TOKEN, estimate_tokens, tokens_of, weighted_chars
+from turnkeeper.models.texts import CHARS_PER_TOKEN, estimate_tokens, tokens_of, weighted_chars
 from turnkeeper.models.transcript.conversation import Usage
 from turnkeeper.models.transcript.model_call import CallPart, ModelRequest, ModelResponse, Part, RespondPart, ThinkPart
 from turnkeeper.models.wire import Strict

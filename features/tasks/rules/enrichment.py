@@ -21,7 +21,7 @@ from turnkeeper.features.tasks.rules.task_context import (
 from turnkeeper.models.errors import TaskValidationError
 from turnkeeper.models.limits import PROMPT_BYTES
 from turnkeeper.models.settings.history_policy import HistoryRole
-from turnkeeper.models.tokens import estimate_tokens
+from turnkeeper.models.texts import estimate_tokens
 from turnkeeper.models.transcript.attachments import with_names
 
 BARE_PROMPT_CHARS = 20_000

@@ -20,7 +20,7 @@ from turnkeeper.features.tasks.rules.task_context import ConversationHistory, Hi
 from turnkeeper.models.errors import RejectedError, TaskValidationError, preview
 from turnkeeper.models.limits import LARGE_TEXT_BYTES, PROMPT_BYTES
 from turnkeeper.models.settings.history_policy import HistoryPolicy, TextLimit
-from turnkeeper.models.tokens import estimate_tokens
+from turnkeeper.models.texts import estimate_tokens
 from turnkeeper.models.transcript.attachments import (
     MAX_ATTACHMENTS,
     MAX_CONTENT_BYTES,

@@ -18,8 +18,7 @@ from turnkeeper.models.ids import ID_PATTERN, checked_model
 from turnkeeper.models.session.messages import ModelName, Title
 from turnkeeper.models.session.tools.tool_policy import ToolPolicy
 from turnkeeper.models.settings.history_policy import KEEP_USER, HandOffPresets, HistoryPolicy, PolicyChoice
-from turnkeeper.models.texts import counted
-from turnkeeper.models.tokens import estimate_tokens
+from turnkeeper.models.texts import counted, estimate_tokens
 from turnkeeper.models.transcript.attachments import MAX_ATTACHMENTS, Attachment
 from turnkeeper.models.transcript.conversation import HandOffReport, TaskValidationWarning
 from turnkeeper.models.wire import NO_NUL_PATTERN, NOT_BLANK_PATTERN, Frozen, Strict

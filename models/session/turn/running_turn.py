@@ -12,9 +12,9 @@ from typing import Self
 
 from pydantic import Field
 
-from turnkeeper.models import ids
 from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.errors import ErrorType, fail
+from turnkeeper.models.ids import call_id
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.approvals import (
     APPROVAL_BYTES,
@@ -404,7 +404,7 @@ def number_calls(parts: Iterable[CallPart], *, turn_number: int, step: int) -> l
     """Return the calls of an answer, the model step `step` of its turn, with our own ids."""
     return [
         ToolCall(
-            id=ids.call_id(turn_number, step, index),
+            id=call_id(turn_number, step, index),
             name=part.name,
             args=part.args,
             args_blob=part.blob,

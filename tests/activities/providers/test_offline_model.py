@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from turnkeeper.activities.providers.offline.handlers import MAX_CHARS
 from turnkeeper.activities.providers.offline.provider import ABILITIES, OfflineModel, answer
 from turnkeeper.activities.providers.protocol import CallInfo, Delta
-from turnkeeper.models.tokens import estimate_tokens
+from turnkeeper.models.texts import estimate_tokens
 from turnkeeper.models.transcript.conversation import ToolResult
 from turnkeeper.models.transcript.model_call import (
     CallPart,

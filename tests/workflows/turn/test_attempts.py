@@ -18,7 +18,7 @@ from turnkeeper.activities.providers.provider import ProviderRegistry
 from turnkeeper.models.context.model_view import request_tokens
 from turnkeeper.models.ids import split_model
 from turnkeeper.models.session.messages import SessionInput
-from turnkeeper.models.tokens import tokens_of
+from turnkeeper.models.texts import tokens_of
 from turnkeeper.models.transcript.conversation import ConversationMessage, ModelStep, Usage
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
 from turnkeeper.stores.partials.heartbeats import HeartbeatCarrier
@@ -186,7 +186,7 @@ async def test_agt_9_an_answer_is_shown_without_estimating_its_request(
         return request_tokens(request)
 
     monkeypatch.setattr("turnkeeper.activities.spending.request_tokens", measure)
-    monkeypatch.setattr("turnkeeper.activities.heartbeat.HEARTBEAT_SECONDS", 60.0)
+    monkeypatch.setattr("turnkeeper.activities.activity_context.HEARTBEAT_SECONDS", 60.0)
     env.vendor.script = [[Delta("respond", STORY), says(STORY)], cut(), says("the end")]
     session = await env.start()
     for prompt in ("tell me a story", "and another one"):
@@ -276,7 +276,7 @@ async def died_in_the_middle(
             beat(*details)
 
     monkeypatch.setattr("turnkeeper.workflows.activity_options.HEARTBEAT_TIMEOUT", timedelta(seconds=2))
-    monkeypatch.setattr("turnkeeper.activities.heartbeat.HEARTBEAT_SECONDS", 0.5)
+    monkeypatch.setattr("turnkeeper.activities.activity_context.HEARTBEAT_SECONDS", 0.5)
     monkeypatch.setattr(activity, "heartbeat", heartbeat)
     middle = Gate(is_open=False)
     env.vendor.script = [[Delta("respond", STORY), middle, ModelError("connection", "gone")], counted(says("the end"))]

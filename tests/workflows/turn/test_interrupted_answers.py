@@ -90,7 +90,7 @@ async def test_ses_9_a_stopped_turn_keeps_the_partial_answer_and_the_model_is_in
 async def test_ops_8_a_stop_reaches_a_model_call_of_the_same_process_before_its_heartbeat(
     env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.activities.heartbeat.HEARTBEAT_SECONDS", BOUND)
+    monkeypatch.setattr("turnkeeper.activities.activity_context.HEARTBEAT_SECONDS", BOUND)
     monkeypatch.setattr("turnkeeper.workflows.activity_options.HEARTBEAT_TIMEOUT", timedelta(seconds=2 * BOUND))
     monkeypatch.setattr("turnkeeper.workflows.activity_options.UNFINISHED_PATIENCE", timedelta(seconds=BOUND))
     session, _ = await begin_turn(env)
@@ -102,7 +102,7 @@ async def test_ops_8_a_stop_reaches_a_model_call_of_the_same_process_before_its_
 async def test_ops_8_a_stop_reaches_a_tool_call_of_the_same_process_before_its_heartbeat(
     env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.activities.heartbeat.HEARTBEAT_SECONDS", BOUND)
+    monkeypatch.setattr("turnkeeper.activities.activity_context.HEARTBEAT_SECONDS", BOUND)
     monkeypatch.setattr("turnkeeper.workflows.activity_options.HEARTBEAT_TIMEOUT", timedelta(seconds=2 * BOUND))
     is_cancelled = asyncio.Event()
 
@@ -446,7 +446,7 @@ async def test_ses_9_a_worker_that_dies_in_the_last_attempt_leaves_the_partial_a
     monkeypatch.setattr("turnkeeper.workflows.activity_options.HEARTBEAT_TIMEOUT", timedelta(seconds=2))
     monkeypatch.setattr("turnkeeper.workflows.activity_options.MODEL_RETRIES", RetryPolicy(maximum_attempts=1))
     monkeypatch.setattr(
-        "turnkeeper.activities.heartbeat.HEARTBEAT_SECONDS", 3_600
+        "turnkeeper.activities.activity_context.HEARTBEAT_SECONDS", 3_600
     )  # it shows, and is never heard of again
     async with environment(temporal, partials=HeartbeatCarrier(temporal)) as env:
         session, _ = await begin_turn(env)

@@ -20,7 +20,7 @@ from turnkeeper.models.errors import TaskValidationError
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.prompts import check_text
 from turnkeeper.models.settings.history_policy import PRESETS, HistoryPolicy, TextLimit
-from turnkeeper.models.tokens import estimate_tokens
+from turnkeeper.models.texts import estimate_tokens
 from turnkeeper.models.transcript.conversation import ConversationMessage, ModelStep, ReasoningTrajectory, UserStep
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, RequestHead
 
