@@ -149,8 +149,6 @@ _RUNNING: dict[tuple[str, str], "_Heart"] = {}
 
 
 class _Heart:
-    """The heartbeats of one running activity."""
-
     def __init__(self, details: Callable[[], Sequence[object]]) -> None:
         self._details = details
         self._is_stopping = asyncio.Event()

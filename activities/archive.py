@@ -222,7 +222,6 @@ class DeletionActivities:
         return runs
 
     async def _delete_run(self, run_id: str) -> bool:
-        """Request the deletion of a run; return whether Temporal still had it."""
         request = DeleteWorkflowExecutionRequest(namespace=self._client.namespace, workflow_execution=_run(run_id))
         try:
             await self._client.workflow_service.delete_workflow_execution(request, timeout=RPC_TIMEOUT)
@@ -235,7 +234,6 @@ class DeletionActivities:
 
 
 def _raise_if_not_allowed(error: RPCError) -> None:
-    """Raise the error that the receipt of a deletion shows, if workers may not do it. It is retried in any case."""
     if error.status in NOT_ALLOWED:
         raise ApplicationError(f"Temporal answered {error.status.name}.", type=DELETION_REFUSED) from error
 

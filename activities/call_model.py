@@ -225,7 +225,6 @@ class ModelActivities:
     async def _answer(
         self, call: ModelCall, request: ModelRequest, answer_so_far: GrowingAnswer, spending: Spending
     ) -> ModelResponse:
-        """Return the model's whole answer, and publish it while it is written. Raises `ModelError`."""
         with self._publishing(call, spending) as publish:
 
             def take(delta: Delta) -> None:
@@ -337,7 +336,6 @@ def seconds_to_last_heartbeat() -> float:
 
 
 def _previous_attempt_output() -> PartialOutput | None:
-    """Return the last partial output of the previous attempt; `None` if its heartbeats have none."""
     details = activity.info().heartbeat_details
     try:
         return PartialOutput.model_validate(details[0]) if details else None

@@ -177,7 +177,6 @@ class LargeTexts:
 
 
 def _within_room(messages: Sequence[ModelMessage]) -> list[ModelMessage]:
-    """Return the messages with the attachments that a request has room for; texts name the others."""
     split = split_by_room([message.attachments for message in messages], max_bytes=MAX_REQUEST_BYTES)
     return [
         message.model_copy(

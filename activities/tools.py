@@ -31,7 +31,6 @@ from turnkeeper.models.session.session_tools import carried_bytes, tools_digest
 from turnkeeper.models.texts import bound_text, is_nested_over
 from turnkeeper.models.transcript.conversation import FileChange, ToolResult
 from turnkeeper.models.transcript.model_call import (
-    CallPart,
     ChangePreviews,
     ModelCall,
     ModelResponse,
@@ -216,7 +215,6 @@ _UNREADABLE = "its arguments are in the store of large texts, which can't be rea
 
 
 def _bounded(instructions: list[ServerText]) -> list[ServerText]:
-    """Return the instructions of servers within the bounds of one and of all."""
     room, bounded = ALL_INSTRUCTIONS_CHARS, list[ServerText]()
     for one in instructions:
         text = bound_text(one.text, INSTRUCTIONS_CHARS, 4 * INSTRUCTIONS_CHARS)
@@ -292,11 +290,11 @@ class QuickReader:
 
 def _are_quick(response: ModelResponse, allowed: QuickReads) -> bool:
     calls = response.calls if response.stop != "max_tokens" else []
-    return 0 < len(calls) <= MAX_READS and all(map(_is_readable, calls)) and {c.name for c in calls} <= {*allowed.tools}
-
-
-def _is_readable(call: CallPart) -> bool:
-    return isinstance(call.args, dict) and call.blob is None
+    return (
+        0 < len(calls) <= MAX_READS
+        and all(isinstance(call.args, dict) and call.blob is None for call in calls)
+        and {c.name for c in calls} <= {*allowed.tools}
+    )
 
 
 def _invocations(

@@ -146,7 +146,6 @@ class AgenticAIWorkflow:
                 return
 
     async def _wait_for_work(self) -> None:
-        """Wait for what the main loop has to do; some sessions end once they were open for long enough."""
         await workflow.wait_condition(lambda: self._has_work() or self._is_answered())
         if self._has_work():
             return
@@ -190,7 +189,6 @@ class AgenticAIWorkflow:
         )
 
     async def _run_to_end(self, turn: TurnRunner) -> None:
-        """Run the turn to its end, or continue as new if the history has grown."""
         while True:
             self._turn = turn
             try:

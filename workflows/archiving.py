@@ -317,17 +317,14 @@ class Parking:
         finally:
             self.is_fetching = False
         session.queue.forget_below(order.forget_below)
-        if session.queue.restore_parked(unparked.prompts) or self._is_withdrawn(order.first):
+        # If the first that was fetched was withdrawn meanwhile, another one is next.
+        if session.queue.restore_parked(unparked.prompts) or session.queue.parked[0].number != order.first:
             session.archive.record_success(now=workflow.now())
         else:
             session.archive.record_failure(
                 "The archive does not have the prompts that were parked in it.", now=workflow.now()
             )
         self._refresh_ui()
-
-    def _is_withdrawn(self, number: int) -> bool:
-        """Return whether this prompt, the first that was fetched, is no longer parked, so that another one is next."""
-        return self._session.queue.parked[0].number != number
 
     # ---- while the archive is down
 

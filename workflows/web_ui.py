@@ -79,7 +79,6 @@ def _context(session: Session) -> str:
 
 
 def _archive(session: Session) -> list[str]:
-    """Return the archive's last problem, also after it is over."""
     report = session.archive.report
     lines = []
     if report.failing_since:
@@ -175,7 +174,6 @@ def _tasks(session: Session) -> list[str]:
 
 
 def _task(session: Session, task: SubTask) -> str:
-    """Return a task's title, status and progress."""
     url = sibling_url(session.config.chat_url, session.id, task.task_id)
     name = f"[{_plain(task.title)}]({url})" if url else _plain(task.title)
     percent = "" if task.percent is None else f", {task.percent} %"

@@ -47,7 +47,6 @@ def client_of(sdk: Any) -> httpx2.AsyncClient:
 
 
 async def _bound(response: httpx2.Response) -> None:
-    """Limit the body of a response that has not been read yet."""
     body = cast(httpx2.AsyncByteStream, response.stream)
     encoding = response.headers.pop("content-encoding", "identity").strip().lower()
     if encoding in _WINDOW_BITS and not response.is_success:
@@ -93,7 +92,6 @@ async def _inflated(body: AsyncIterable[bytes], window_bits: int) -> AsyncIterat
 
 
 async def _beginning(body: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    """Yield the first `MAX_BODY_BYTES` of a body."""
     remaining = MAX_BODY_BYTES
     async for piece in body:
         yield piece[:remaining]

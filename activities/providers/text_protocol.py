@@ -145,7 +145,6 @@ class AnswerReader:
         return [event for block in self._blocks for event in _events_in(block)]
 
     def _read_line(self, piece: str) -> Iterator[Delta]:
-        """Add a whole line, or a part of one."""
         if self._is_cut:
             return
         is_whole = piece.endswith("\n")

@@ -74,7 +74,6 @@ def is_in_code(text: str, position: int) -> bool:
 
 
 def _calls_in(text: str, position: int) -> list[WrittenCall]:
-    """Return the calls that the text has from `position` on; none if it has anything else."""
     calls: list[WrittenCall] = []
     while text[position:].strip():
         if tagged := _TAGGED.match(text, position):
@@ -100,7 +99,6 @@ def _calls_in_tag(body: str) -> list[WrittenCall]:
 
 
 def _json_calls(value: object) -> list[WrittenCall]:
-    """Return the calls of an object, or of a list of them."""
     calls: list[WrittenCall] = []
     for one in value if isinstance(value, list) else [value]:
         match one:

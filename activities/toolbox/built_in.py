@@ -339,8 +339,6 @@ class _FileTools:
 
 
 class _Clock:
-    """The tool that returns the time."""
-
     def __init__(self, now: Callable[[], datetime]) -> None:
         self._now = now
 
@@ -513,7 +511,6 @@ def _lines_of(text: str) -> list[str]:
 
 
 def _whole_lines(lines: list[str], room: int) -> list[str]:
-    """Return as many of the first lines as fit into `room` bytes."""
     ends = accumulate(len(line.encode()) + 1 for line in lines)
     return lines[: sum(end <= room for end in ends)]
 
@@ -544,7 +541,6 @@ def _span(first: int, last: int, total: int, unit: str) -> str:
 
 
 def _result(outcome: str, lines: Sequence[str] = (), notes: Sequence[str] = ()) -> ToolResult:
-    """Return a result: its outcome, then the lines and notes."""
     return ToolResult(outcome=outcome, content="\n".join([*lines, *(f"[{note}]" for note in notes)]))
 
 

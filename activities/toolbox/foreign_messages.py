@@ -189,8 +189,6 @@ async def sanitized(
 
 
 class _Stream:
-    """A stream as the SDK uses it."""
-
     def __init__(self, stream: Any) -> None:
         self._stream = stream
 
@@ -229,8 +227,6 @@ class _RequestStream(_Stream):
 
 
 class _SanitizedStream(_Stream):
-    """The stream of a server's messages."""
-
     def __init__(self, stream: Any, server: str, requests: _RequestStream, stopping: asyncio.Event) -> None:
         super().__init__(stream)
         self._server = server
@@ -389,7 +385,6 @@ def _blocks_of(blocks: list[Any]) -> list[Any]:
 
 
 def _placeholder(block: Any) -> dict[str, str]:
-    """Return a text block in place of an invalid one."""
     kind = block.get("type") if isinstance(block, dict) else None
     return {"type": "text", "text": f"[{kind:.40}, left out]" if isinstance(kind, str) else "[of no type, left out]"}
 
@@ -495,7 +490,6 @@ def _name_in(uri: str) -> str | None:
 
 
 def _text_of(block: ContentBlock) -> str:
-    """Return the text of a block; of a link, its name, address and description."""
     match block:
         case TextContent():
             return block.text

@@ -162,7 +162,6 @@ def _objects_in(value: JsonValue) -> Iterator[dict[str, JsonValue]]:
 
 
 def _errors(validator: Validator, instance: Any, *, most_steps: int) -> Iterator[ValidationError]:
-    """Yield validation errors. Raises `_TooManyStepsError` after `most_steps`."""
     _budget.steps_left = most_steps
     # Each error message contains the instance and schema, which is expensive if they are large.
     _budget.error_cost = 1 + len(json.dumps([instance, validator.schema], default=str)) // 200

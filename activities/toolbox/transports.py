@@ -165,7 +165,6 @@ class _GuardedProcess:
 
 
 async def _receive(stdout: asyncio.StreamReader, received: _ToSession, stopping: asyncio.Event) -> None:
-    """Pass on the server's messages until its output ends."""
     noise = 0
     try:
         async for line in _lines(stdout):
@@ -391,7 +390,6 @@ def _id_of(request: httpx2.Request) -> int | str | None:
 
 
 def _answer_to(request_id: int | str | None, body: bytes | None, status: int) -> JSONRPCMessage:
-    """Return the answer in `body`, or an error in its place."""
     message = None if body is None else parse_message(body)
     if isinstance(message, JSONRPCError) and (message.id is None or str(message.id) == str(request_id)):
         return message
@@ -407,7 +405,6 @@ def _refusal(status: int) -> JSONRPCError:
 
 
 async def _body(response: httpx2.Response) -> bytes | None:
-    """Return the body of `response`; `None` if it is too large."""
     body = bytearray()
     async for piece in response.aiter_bytes():
         body += piece

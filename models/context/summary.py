@@ -180,8 +180,6 @@ def _record(so_far: Sequence[ReplayEvent], evicted: Sequence[ModelMessage], max_
 
 @dataclass(frozen=True)
 class _Step:
-    """A message, and its calls with their results."""
-
     message: ModelMessage
     exchanges: list[tuple[CallPart, ModelMessage]]
 
@@ -207,7 +205,6 @@ def _events_of(step: _Step) -> Iterator[ReplayEvent]:
 
 
 def _escape_mark(text: str) -> str:
-    """Escape a text that looks like the earlier summary."""
     return f"\\{text}" if text.lstrip("\\").startswith(SUMMARY_MARK) else text
 
 

@@ -268,7 +268,6 @@ def parse_replay(text: str) -> tuple[list[ReplayEvent], list[ReplayEvent] | None
 
 
 def _sections(text: str) -> list[_Section]:
-    """Group the blocks of `text` by header; it is empty or begins with one."""
     sections: list[_Section] = []
     for block in _blocks(text):
         if block.text.startswith("="):

@@ -106,7 +106,7 @@ class ReplayTurns(Compact):
     @property
     def current(self) -> ConversationMessage | None:
         turn = self.unfinished_turn
-        return turn if turn and _can_be_continued(turn) else None
+        return turn if turn and (turn.is_error or turn.steps_omitted or any(map(_is_finished, turn.steps))) else None
 
     @property
     def history(self) -> list[ReplayEvent]:
@@ -158,10 +158,6 @@ def with_newest_events(turn: ConversationMessage, count: int) -> ConversationMes
 
 def _is_unfinished(turn: ConversationMessage) -> bool:
     return turn.is_error or not turn.is_complete
-
-
-def _can_be_continued(turn: ConversationMessage) -> bool:
-    return turn.is_error or turn.steps_omitted > 0 or any(map(_is_finished, turn.steps))
 
 
 def _is_finished(step: Step) -> bool:

@@ -417,7 +417,9 @@ def foreign_servers(text: str, *, file: str, variables: Mapping[str, str]) -> Mc
     try:
         content, notes = parse_jsonc(text)
     except (ValueError, RecursionError) as error:
-        return McpConfig(problems={file: f"cannot be read as JSON: {_json_reason(error)}"})
+        # The decoder's message has the position only.
+        reason = str(error) if isinstance(error, ValueError) else "it is nested too deeply"
+        return McpConfig(problems={file: f"cannot be read as JSON: {reason}"})
     entries, key_notes = entries_in(content)
     if entries is None:
         return McpConfig(problems={file: 'is not of the form {"mcpServers": {"name": {...}}}'})
@@ -540,8 +542,3 @@ def _reason(error: ValidationError) -> str:
     problem = error.errors(include_input=False, include_url=False)[0]
     path = ".".join(printable(str(part)) for part in problem["loc"] if part != "[key]")
     return f"{path}: {reason_of(problem)}" if path else reason_of(problem)
-
-
-def _json_reason(error: Exception) -> str:
-    # The decoder's message has the position only.
-    return str(error) if isinstance(error, ValueError) else "it is nested too deeply"

@@ -419,7 +419,8 @@ def load_settings() -> Settings:
     Raises:
         SettingsError: An unknown key, a bad value or an unreadable file.
     """
-    _check_file()
+    if os.environ.get(CONFIG_VARIABLE) and not settings_file().is_file():  # pydantic would ignore that
+        raise SettingsError(f"{CONFIG_VARIABLE} names {str(settings_file())!r}, which does not exist.")
     _check_variables()
     try:
         return Settings()
@@ -482,12 +483,6 @@ def is_redis_url(url: str) -> bool:
     """
     parts = _REDIS_URL.fullmatch(url)
     return parts is not None and int(parts["port"] or 0) < 1 << 16
-
-
-def _check_file() -> None:
-    """Raise `SettingsError` if `TURNKEEPER_CONFIG` names a missing file, which pydantic would ignore."""
-    if os.environ.get(CONFIG_VARIABLE) and not settings_file().is_file():
-        raise SettingsError(f"{CONFIG_VARIABLE} names {str(settings_file())!r}, which does not exist.")
 
 
 def _check_variables() -> None:

@@ -58,8 +58,6 @@ MAX_SHOWN_CHARS = 200_000
 
 
 class _Stored(Compact):
-    """The content's place in the blob store."""
-
     hash: str | None = None
     """The SHA-256 of the content in hex, if the content is in the store."""
     bytes: int | None = None

@@ -158,7 +158,9 @@ def excerpt(text: str, inline_bytes: int) -> str:
 
 def hashes_in(request: ModelRequest) -> set[str]:
     """Return the hash of every text that `request` refers to, except opaque state."""
-    return {ref.hash for message in request.messages for ref in _refs_of(message)}
+    messages = request.messages
+    refs = (ref for message in messages for ref in (message.blob, *(call.blob for call in message.tool_calls)))
+    return {ref.hash for ref in refs if ref}
 
 
 def opaque_hashes_in(request: ModelRequest) -> set[str]:
@@ -247,10 +249,6 @@ def _resolve_message(message: ModelMessage, texts: Mapping[str, str]) -> ModelMe
 def _resolve_call(call: CallPart, texts: Mapping[str, str]) -> CallPart:
     args = resolve_args(call.args, call.blob, texts)
     return call if args is None else call.model_copy(update={"args": args, "blob": None})
-
-
-def _refs_of(message: ModelMessage) -> Iterator[BlobRef]:
-    return (ref for ref in (message.blob, *(call.blob for call in message.tool_calls)) if ref)
 
 
 def _large_part(kind: str, text: str, inline_bytes: int, texts: Texts) -> Part:

@@ -175,7 +175,6 @@ def _deeds(tools: Sequence[str]) -> str:
 
 
 def _called_tools(turn: ConversationMessage) -> list[str]:
-    """Return the names of the tools that the turn has called: all that may have had an effect."""
     if turn.steps_omitted:
         return list(turn.tools_used or [])
     return list(dict.fromkeys(_calls_of(turn.steps)))

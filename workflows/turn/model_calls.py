@@ -112,7 +112,6 @@ class ModelCalls:
                 self._halve()
 
     def _halve(self) -> None:
-        """Halve the size of requests from now on (CTX-7)."""
         session, turn = self._session, self._scope.turn
         session.context.learn_limit(turn.history, model=turn.model, head=session.head)
         tokens = session.context.max_tokens(turn.history, model=turn.model)
@@ -148,7 +147,6 @@ class ModelCalls:
             raise
 
     async def _outcome(self, request: OpenRequest) -> ModelCallOutcome:
-        """Return the outcome of `request`, after waits for the vendor."""
         waits = silences = 0
         outcome = await self._call_model(request, waits)
         while outcome.wait_seconds is not None:
@@ -350,7 +348,6 @@ class ModelCalls:
 
 
 def _tokens(request: OpenRequest) -> int:
-    """Return the estimated tokens of a request with its head."""
     return head_tokens(request.model_request.head) + request.estimated_tokens
 
 

@@ -131,7 +131,6 @@ class TurnRunner:
             raise TurnPausedError
 
     async def _ask_model(self) -> ModelStep:
-        """Ask the model and record its response as the next step."""
         self._session.turn_slot.change(self._scope.turn.with_more(steps=1))
         self._scope.check_stop()
         self._session.steer_turn(now=workflow.now())
@@ -140,7 +139,6 @@ class TurnRunner:
         return step
 
     async def _run_tools(self, step: ModelStep) -> None:
-        """Run the tool calls of `step`, within the turn's budgets."""
         self._session.turn_slot.change(self._scope.turn.with_more(calls=len(step.tool_calls)))
         await self._tool_calls.check(step, self._reserve_for_results)
         await self._scope.check_step(self._model_calls.usage)

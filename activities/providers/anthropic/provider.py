@@ -159,8 +159,6 @@ def _has_unknown_calls(items: list[Block]) -> bool:
 
 
 class _Block:
-    """A block of the message while it arrives."""
-
     def __init__(self, start: Block) -> None:
         self._fields = FieldAccumulator(start)
         self._arguments: list[str] = []

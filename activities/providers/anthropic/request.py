@@ -214,7 +214,7 @@ def _blocks(message: ModelMessage, ids: CallIds) -> list[Block]:
     own = own_items(message, API, call_id_of=_call_id)
     if own is None or not ids.reserve_own_ids(message):
         return [*_texts(message.content.rstrip()), *_calls(message, ids)]
-    return [block for block in own if not _is_blank(block)]
+    return [block for block in own if block.get("type") != "text" or str(block.get("text", "")).strip()]
 
 
 def _calls(message: ModelMessage, ids: CallIds) -> list[Block]:
@@ -267,10 +267,6 @@ def _texts(text: str) -> list[Block]:
 
 def _text(text: str) -> Block:
     return {"type": "text", "text": text}
-
-
-def _is_blank(block: Block) -> bool:
-    return block.get("type") == "text" and not str(block.get("text", "")).strip()
 
 
 def _call_id(block: Block) -> str | None:

@@ -94,7 +94,6 @@ def _add_summary(lines: Mapping[str, list[str]], summary: str) -> None:
 
 
 def _newest(lines: Sequence[str], max_chars: int) -> list[str]:
-    """Return the newest of the lines, each once, that fit."""
     newest: list[str] = []
     for line in reversed(list(dict.fromkeys(lines))):
         max_chars -= len(line)
