@@ -29,7 +29,7 @@ HasRead = Callable[[Medium], bool]
 """Returns whether the model has answered a request with this content before."""
 
 BAD_REQUEST_STATUSES = frozenset({400, 404, 413, 415, 422, 500, 501})
-"""Statuses of refusals that may be about a part; `errors/` says which of 404, 500 and 501 are."""
+"""Statuses of refusals that may be about a part; `vendor_errors.py` says which of 404, 500 and 501 are."""
 
 MIN_STATED_LIMIT = 256
 """The least number that counts as a limit of tokens: lower ones are counts, ranges' ends and parts of versions."""

@@ -8,7 +8,7 @@ Reading an answer of a Chat Completions endpoint from its stream (AGT-3, AGT-10)
 
 Servers differ in what they omit and add, so little is required: chunks with a `delta` in their first choice, and a
 `finish_reason`, which alone says whether an answer is complete. Texts are concatenated, whatever their field. If there
-are no calls, they may be written as text (`text/written_answer.py`). Fields of a message or a call that we don't
+are no calls, they may be written as text (`written_answer.py`). Fields of a message or a call that we don't
 understand are kept in the state, to go back to the same model; so is thinking at the beginning of the text, for
 templates that expect it there.
 
