@@ -27,7 +27,7 @@ from turnkeeper.models.ids import WorkflowId, call_id
 from turnkeeper.models.legible import legible_line, one_line
 from turnkeeper.models.limits import MAX_NESTING, SMALL_TEXT_BYTES, TOOL_LIST_BYTES
 from turnkeeper.models.session.approvals import NO_DIFFERENCE
-from turnkeeper.models.session.session_tools import carried_bytes, tools_digest
+from turnkeeper.models.session.tools import carried_bytes, tools_digest
 from turnkeeper.models.texts import bound_text, is_nested_over
 from turnkeeper.models.transcript.conversation import FileChange, ToolResult
 from turnkeeper.models.transcript.model_call import (

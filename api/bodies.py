@@ -33,7 +33,7 @@ from turnkeeper.models.session.messages import (
     configured,
 )
 from turnkeeper.models.session.prompts import PromptMode
-from turnkeeper.models.session.tools.tool_policy import ToolPolicy
+from turnkeeper.models.session.tools import ToolPolicy
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.texts import count_unencodable
 from turnkeeper.models.wire import NOT_BLANK_PATTERN, Items, Reason, Strict, UtcDatetime

@@ -13,8 +13,8 @@ from turnkeeper.activities.providers.offline.provider import answer
 from turnkeeper.models.context.summary import summary_request
 from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.session.running_turn import number_calls
 from turnkeeper.models.session.session import Session
-from turnkeeper.models.session.turn.running_turn import number_calls
 from turnkeeper.models.transcript.conversation import ToolResult
 from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, Part, RespondPart, SummaryOutcome
 

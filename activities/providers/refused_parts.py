@@ -21,7 +21,7 @@ from turnkeeper.activities.providers.request_encoding import (
     result_text,
     visible_request,
 )
-from turnkeeper.models.session.session_tools import tools_digest
+from turnkeeper.models.session.tools import tools_digest
 from turnkeeper.models.transcript.model_call import (
     CallPart,
     ModelMessage,

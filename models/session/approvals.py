@@ -1,6 +1,6 @@
 """People's decisions on tool calls (AGT-8).
 
-The tool policy determines which calls need one (`models/session/tools/tool_policy.py`). The approval is part of the
+The tool policy determines which calls need one (`models/session/tools.py`). The approval is part of the
 call in its step, so clients see it and the next run carries it. A decision names the call and the digest of its
 arguments: it can't apply to a call that the person has not seen.
 """

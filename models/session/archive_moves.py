@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from turnkeeper.models.session.archive import ArchiveMove
 from turnkeeper.models.session.prompt_queue import FATES_AT_ONCE
 from turnkeeper.models.session.prompts import fate_bytes
+from turnkeeper.models.session.running_turn import RunningTurn
 from turnkeeper.models.session.session import Session
-from turnkeeper.models.session.turn.running_turn import RunningTurn
 from turnkeeper.models.transcript.conversation import ConversationMessage, Step, UserStep
 from turnkeeper.models.transcript.transcript import carried_size
 

@@ -18,9 +18,8 @@ from turnkeeper.models.replay_text.turns import MovedEvents
 from turnkeeper.models.session.archive import ArchiveState
 from turnkeeper.models.session.prompt_queue import QueueState
 from turnkeeper.models.session.prompts import PromptSignal, rejection_for
-from turnkeeper.models.session.session_tools import RefusalState, ToolsState
-from turnkeeper.models.session.tools.tool_policy import ToolPolicy
-from turnkeeper.models.session.turn.running_turn import CarriedTurn
+from turnkeeper.models.session.running_turn import CarriedTurn
+from turnkeeper.models.session.tools import RefusalState, ToolPolicy, ToolsState
 from turnkeeper.models.transcript.conversation import Usage
 from turnkeeper.models.transcript.model_call import CompactUsage
 from turnkeeper.models.transcript.transcript import TranscriptState

@@ -21,9 +21,8 @@ from turnkeeper.models.session.budgets import Budgets
 from turnkeeper.models.session.messages import CarriedState, Configure, SessionInput, configured, make_title
 from turnkeeper.models.session.prompt_queue import PromptQueue
 from turnkeeper.models.session.prompts import WIDEST, Prompt, PromptSignal, id_in, read_prompt
-from turnkeeper.models.session.session_tools import SessionRefusals, SessionTools
-from turnkeeper.models.session.turn.running_turn import RunningTurn
-from turnkeeper.models.session.turn.turn_slot import TurnSlot
+from turnkeeper.models.session.running_turn import RunningTurn, TurnSlot
+from turnkeeper.models.session.tools import SessionRefusals, SessionTools
 from turnkeeper.models.transcript.attachments import json_bytes
 from turnkeeper.models.transcript.conversation import (
     ConversationMessage,

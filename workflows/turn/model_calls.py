@@ -24,7 +24,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.context.model_context import LearnedLimit
     from turnkeeper.models.context.model_view import digest_of, head_tokens
     from turnkeeper.models.errors import ErrorType, TurnFailedError, fail
-    from turnkeeper.models.session.session_tools import merge_instructions, merge_tools, tools_digest
+    from turnkeeper.models.session.tools import merge_instructions, merge_tools, tools_digest
     from turnkeeper.models.session.views import make_index_entry
     from turnkeeper.models.texts import counted, estimate_tokens
     from turnkeeper.models.transcript.conversation import ToolResult, Usage

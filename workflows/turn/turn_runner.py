@@ -12,8 +12,8 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.errors import ErrorType, TurnFailedError, TurnPausedError, TurnStoppedError, fail
+    from turnkeeper.models.session.running_turn import number_calls
     from turnkeeper.models.session.session import Session
-    from turnkeeper.models.session.turn.running_turn import number_calls
     from turnkeeper.models.transcript.conversation import ModelStep, ToolResult, TurnStop
     from turnkeeper.models.transcript.model_call import ModelResponse
     from turnkeeper.workflows.archiving import Archiving

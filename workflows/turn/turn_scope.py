@@ -19,9 +19,9 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.failures import describe_failure, is_reported_death
     from turnkeeper.activities.model_client import ENTRIES, REQUESTS, CacheKey
     from turnkeeper.models.errors import TurnStoppedError, fail
+    from turnkeeper.models.session.running_turn import RunningTurn
     from turnkeeper.models.session.session import Session
-    from turnkeeper.models.session.tools.tool_policy import ToolDecision, decide
-    from turnkeeper.models.session.turn.running_turn import RunningTurn
+    from turnkeeper.models.session.tools import ToolDecision, decide
     from turnkeeper.models.transcript.conversation import ToolCall, ToolResult, TurnStop, Usage
     from turnkeeper.models.transcript.model_call import (
         IndexEntry,

@@ -16,7 +16,7 @@ from turnkeeper.models.context.model_context import ContextState
 from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.limits import Limits, SystemPrompt
 from turnkeeper.models.session.messages import ModelName, Title, UserName
-from turnkeeper.models.session.tools.tool_policy import ToolPolicy
+from turnkeeper.models.session.tools import ToolPolicy
 from turnkeeper.models.transcript.conversation import ConversationMessage, Usage
 from turnkeeper.models.wire import Frozen, Items, UtcDatetime, few_keys
 

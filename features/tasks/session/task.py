@@ -16,7 +16,7 @@ from turnkeeper.features.tasks.rules.text_room import attachments_of, contents_o
 from turnkeeper.models.errors import TaskValidationError, preview
 from turnkeeper.models.ids import ID_PATTERN, checked_model
 from turnkeeper.models.session.messages import ModelName, Title
-from turnkeeper.models.session.tools.tool_policy import ToolPolicy
+from turnkeeper.models.session.tools import ToolPolicy
 from turnkeeper.models.settings.history_policy import KEEP_USER, HandOffPresets, HistoryPolicy, PolicyChoice
 from turnkeeper.models.texts import counted, estimate_tokens
 from turnkeeper.models.transcript.attachments import MAX_ATTACHMENTS, Attachment

@@ -9,7 +9,7 @@ from pydantic_core import to_json
 from turnkeeper.features.tasks.session.task_input import TaskInput, TextsToCondense
 from turnkeeper.models.errors import ErrorType
 from turnkeeper.models.limits import MAX_NESTING
-from turnkeeper.models.session.turn.turn_slot import TurnSlot
+from turnkeeper.models.session.running_turn import TurnSlot
 from turnkeeper.models.texts import bound_text, encodable, is_nested_over
 from turnkeeper.models.transcript.conversation import (
     BlobRef,

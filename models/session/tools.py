@@ -1,19 +1,21 @@
-"""The tools that a session offers its model, those that a person has allowed, and what the model has refused.
+"""The tools that a session offers its model, which of them may run, and what the model has refused.
 
-That is AGT-6, AGT-8 and, for refused parts and the longest accepted request, AGT-9.
+The offer is AGT-6. A policy has patterns and decisions, of which the first match counts; a person may allow more
+(AGT-8). Refused parts, and the longest accepted request, are AGT-9.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from fnmatch import fnmatchcase
 from hashlib import sha256
-from typing import Annotated
+from typing import Annotated, Final, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from pydantic_core import to_json
 
 from turnkeeper.models.context.model_view import ModelView
 from turnkeeper.models.limits import TOOL_LIST_BYTES
 from turnkeeper.models.transcript.model_call import RefusedPart, RequestHead, ServerText, ToolList, ToolSpec
-from turnkeeper.models.wire import MAX_CARRIED_ITEMS, Compact, Items
+from turnkeeper.models.wire import MAX_CARRIED_ITEMS, MAX_KEYS, Compact, Items, few_keys
 
 INSTRUCTIONS_HEADING = "# Instructions of the tool servers"
 
@@ -328,3 +330,89 @@ class SessionRefusals:
 
     def _update(self, **update: object) -> None:
         self.state = self.state.model_copy(update=update)
+
+
+ToolDecision = Literal["allow", "ask", "deny"]
+"""`ask`: a person decides on each call of the tool."""
+
+_STRICTNESS: Final[tuple[ToolDecision, ...]] = ("allow", "ask", "deny")
+
+ANY_TOOL = "*"
+
+SERVER_SEPARATOR = "__"
+"""Between the name of a server and that of its tool."""
+
+ToolPolicy = Annotated[
+    dict[Annotated[str, Field(min_length=1, max_length=128)], ToolDecision],
+    BeforeValidator(few_keys),
+    Field(max_length=MAX_KEYS),
+]
+"""Patterns (`*`, `?`, `[abc]`) to decisions, in order of precedence.
+
+`server__tool` has a pattern for the server and one for its tool; any other pattern is for built-in tools. For foreign
+tools, one without a server is only ever a restriction, except `*`, which is for every tool; of several, the strictest
+counts."""
+
+
+def decide(
+    policy: dict[str, ToolDecision],
+    tool: ToolSpec,
+    *,
+    unattended: bool = False,
+    allowed: Collection[str] = (),
+) -> ToolDecision:
+    """Return the decision of the first matching pattern; without a match, read-only tools are allowed, others ask.
+
+    A foreign server chooses the names of its tools, but not its own, which is in the operator's configuration. So a
+    pattern makes a foreign tool's decision milder only if it names the server, or no name at all. Of the others before
+    it, the strictest counts, whatever their order.
+
+    A tool in `allowed` was allowed for the session: `ask` becomes `allow`, `deny` stays. In an `unattended` session
+    nobody can be asked, so the default is `deny`; an `ask` in the policy stays.
+
+    >>> decide({"file_*": "deny"}, ToolSpec(name="file_read", effect="read"))
+    'deny'
+    >>> write = ToolSpec(name="file_write", effect="idempotent", built_in=True)
+    >>> decide({}, ToolSpec(name="look", effect="read")), decide({}, write)
+    ('allow', 'ask')
+    >>> decide({"mail__*": "deny", "*": "allow"}, ToolSpec(name="send", server="mail"))
+    'deny'
+    >>> decide({"mail__*": "allow", "send": "allow"}, ToolSpec(name="mail__send", server="evil"))
+    'ask'
+    >>> decide({"send_*": "allow", "s*": "deny", "*": "allow"}, ToolSpec(name="send_it", server="mail"))
+    'deny'
+    >>> decide({"my shop__pay": "allow"}, ToolSpec(name="my_shop__pay", server="my shop", own_name="pay"))
+    'allow'
+    >>> pay = ToolSpec(name="pay")
+    >>> decide({}, pay, unattended=True), decide({"*": "ask"}, pay, unattended=True), decide({}, pay, allowed=["pay"])
+    ('deny', 'ask', 'allow')
+    """
+    decision, restrictions = _default(tool, unattended=unattended), list[ToolDecision]()
+    for pattern, listed in policy.items():
+        if _is_for(pattern, tool):
+            decision = listed
+            break
+        if any(fnmatchcase(name, pattern) for name in (_own_name(tool), tool.name)):
+            restrictions.append(listed)
+    decision = max([decision, *restrictions], key=_STRICTNESS.index)
+    return "allow" if decision == "ask" and tool.name in allowed else decision
+
+
+def _is_for(pattern: str, tool: ToolSpec) -> bool:
+    """Return whether the pattern is for this tool of this server, whatever other servers call theirs."""
+    if pattern == ANY_TOOL or not tool.server:
+        return fnmatchcase(tool.name, pattern)
+    # The name of a server never has two underscores: `mcp_config.py` sees to that.
+    server, separator, name = pattern.partition(SERVER_SEPARATOR)
+    return bool(separator) and fnmatchcase(tool.server, server) and fnmatchcase(_own_name(tool), name)
+
+
+def _own_name(tool: ToolSpec) -> str:
+    """Return the tool's name at its server: sessions put the server's name before it where several offer the same."""
+    return tool.own_name or tool.name.removeprefix(f"{tool.server}{SERVER_SEPARATOR}")
+
+
+def _default(tool: ToolSpec, *, unattended: bool) -> ToolDecision:
+    if tool.effect == "read":
+        return "allow"
+    return "deny" if unattended else "ask"
