@@ -116,9 +116,6 @@ class ArchiveActivities:
 
 RPC_TIMEOUT = timedelta(seconds=5)
 
-NOT_ALLOWED = (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED)
-"""Temporal's response where workers may not terminate or delete workflows."""
-
 
 class DeletionActivities:
     """Activities that delete a session from Temporal and from the stores."""
@@ -234,7 +231,7 @@ class DeletionActivities:
 
 
 def _raise_if_not_allowed(error: RPCError) -> None:
-    if error.status in NOT_ALLOWED:
+    if error.status in (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED):
         raise ApplicationError(f"Temporal answered {error.status.name}.", type=DELETION_REFUSED) from error
 
 

@@ -62,10 +62,6 @@ SILENCE_SECONDS = 1.0
 STORE_WAIT_SECONDS = 5.0
 """Pause after the store of large texts could not be read."""
 
-SILENCE_REASON = "The worker could not read the conversation from Temporal in time."
-
-ATTACHMENTS_REASON = "The attachments of the conversation can't be read now. {reason}"
-
 MAX_CALL_NAME_CHARS = 256
 """Maximum characters of a call's name: four times the longest name of a tool."""
 
@@ -180,7 +176,8 @@ class ModelActivities:
             request = await self._model_client.load_request(call.request, digest=call.digest)
         except WorkflowSilentError:
             # Not a failure of the model: the workflow schedules the activity again, as long as the turn has time.
-            return ModelCallOutcome(wait_seconds=SILENCE_SECONDS, wait_reason=SILENCE_REASON)
+            reason = "The worker could not read the conversation from Temporal in time."
+            return ModelCallOutcome(wait_seconds=SILENCE_SECONDS, wait_reason=reason)
         if request is None:
             return ModelCallOutcome(repeat="digest_mismatch")
         try:
@@ -188,7 +185,8 @@ class ModelActivities:
         except StoreUnavailableError as error:
             # As for a silent session: no request was sent, and the turn continues as soon as the store answers.
             return ModelCallOutcome(
-                wait_seconds=STORE_WAIT_SECONDS, wait_reason=ATTACHMENTS_REASON.format(reason=error)
+                wait_seconds=STORE_WAIT_SECONDS,
+                wait_reason=f"The attachments of the conversation can't be read now. {error}",
             )
         self._index_notes.note_begin(call)
         response: ModelResponse | None = None

@@ -42,9 +42,7 @@ from turnkeeper.models.errors import TaskErrorType, preview
 from turnkeeper.models.ids import CALL_ID_PATTERN, ID_PATTERN, ID_RULE
 from turnkeeper.models.texts import count_unencodable, counted
 
-CALL_ID_RULE = "a call's id, as turn.step.index"
-
-_PATTERNS = {ID_PATTERN: ID_RULE, CALL_ID_PATTERN: CALL_ID_RULE}
+_PATTERNS = {ID_PATTERN: ID_RULE, CALL_ID_PATTERN: "a call's id, as turn.step.index"}
 """Patterns in words."""
 
 _KINDS = {

@@ -363,13 +363,9 @@ class _SparedVisit:
         return await self._visit(message, converter, **options)
 
 
-OTHER_SLOTS = 100
-"""Maximum of concurrent activities: the SDK's default."""
-
-
 def task_tuner(*, max_tasks: int, max_replays: int) -> WorkerTuner:
     """Return a tuner that allows `max_tasks` workflow tasks of sessions in memory, and `max_replays` of others."""
-    others = FixedSizeSlotSupplier(OTHER_SLOTS)
+    others = FixedSizeSlotSupplier(100)  # the SDK's default
     return WorkerTuner.create_composite(
         workflow_supplier=TaskSlots(max_tasks=max_tasks, max_replays=max_replays),
         activity_supplier=others,

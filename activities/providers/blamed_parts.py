@@ -42,7 +42,6 @@ UNNAMED = "the model's provider refused the request, and took it without"
 NOT_READ = "the model does not read them"
 UNREADABLE = "the model's provider could not read it"
 TOO_MUCH = "no longer shown: together with the others it was too large for the model's provider"
-TOO_MANY = "no longer shown: there were more than the model's provider accepts in a request"
 
 
 def is_refusal(error: ModelError) -> bool:
@@ -139,7 +138,8 @@ def _blamed_attachments(
         case "too_large":
             yield _attachments(_oldest_half(media), TOO_MUCH)
         case "too_many":
-            yield _attachments(_oldest_beyond(blamed.limit, media), TOO_MANY)
+            too_many = "no longer shown: there were more than the model's provider accepts in a request"
+            yield _attachments(_oldest_beyond(blamed.limit, media), too_many)
 
 
 def _attachments(media: Sequence[Medium], reason: str) -> list[RefusedPart]:

@@ -17,8 +17,6 @@ from turnkeeper.models.limits import TOOL_LIST_BYTES
 from turnkeeper.models.transcript.model_call import RefusedPart, RequestHead, ServerText, ToolList, ToolSpec
 from turnkeeper.models.wire import MAX_CARRIED_ITEMS, MAX_KEYS, Compact, Items, few_keys
 
-INSTRUCTIONS_HEADING = "# Instructions of the tool servers"
-
 FRESH_TURNS = 10
 """Turns for which a tool list stays fresh, although new segments begin. Small windows begin one every few turns, and
 each reload is an activity in the history."""
@@ -116,7 +114,7 @@ class SessionTools:
         """The instructions of the servers of offered tools, for the system prompt; empty if there are none."""
         servers = {tool.server for tool in self.specs or [] if tool.name not in self.state.denied}
         texts = [f"## {one.server}\n\n{one.text}" for one in self.state.instructions if one.server in servers]
-        return "\n\n".join([INSTRUCTIONS_HEADING, *texts]) if texts else ""
+        return "\n\n".join(["# Instructions of the tool servers", *texts]) if texts else ""
 
     @property
     def carried_bytes(self) -> int:
@@ -337,7 +335,6 @@ ToolDecision = Literal["allow", "ask", "deny"]
 
 _STRICTNESS: Final[tuple[ToolDecision, ...]] = ("allow", "ask", "deny")
 
-ANY_TOOL = "*"
 
 SERVER_SEPARATOR = "__"
 """Between the name of a server and that of its tool."""
@@ -400,7 +397,7 @@ def decide(
 
 def _is_for(pattern: str, tool: ToolSpec) -> bool:
     """Return whether the pattern is for this tool of this server, whatever other servers call theirs."""
-    if pattern == ANY_TOOL or not tool.server:
+    if pattern == "*" or not tool.server:
         return fnmatchcase(tool.name, pattern)
     # The name of a server never has two underscores: `mcp_config.py` sees to that.
     server, separator, name = pattern.partition(SERVER_SEPARATOR)

@@ -196,12 +196,6 @@ def _size(count: int) -> str:
 
 _LIST: TypeAdapter[list[Attachment]] = TypeAdapter(list[Attachment])
 
-LOST_NOTE = " (no longer stored)"
-"""Follows the name of an attachment whose content the store has lost."""
-
-NO_TEXT_NOTE = " (not shown: it is not text)"
-"""Follows the name of code whose content is none."""
-
 MAX_REQUEST_BYTES = 20_000_000
 """Maximum of all stored contents in one request: vendors accept bodies of 32 MB, and contents travel as base64."""
 
@@ -326,7 +320,8 @@ def resolve_attachments(
             no_text.append(one)
         else:
             resolved.append(with_content(one, contents[one.hash]))
-    return with_names(with_names(text, lost, note=LOST_NOTE), no_text, note=NO_TEXT_NOTE), resolved
+    named = with_names(text, lost, note=" (no longer stored)")
+    return with_names(named, no_text, note=" (not shown: it is not text)"), resolved
 
 
 def _is_text(content: bytes) -> bool:

@@ -55,7 +55,6 @@ _RAN_OUT = {
 }
 """Notes of a turn over budget, by the limit that its error names (`models/session/budgets.py`)."""
 
-_NOT_RUN = ("denied", "cancelled")
 _PLAIN_NAME = re.compile(r"[\w@+~'\u2019-]+(?:[. ][\w@+~'\u2019-]+)*")
 """A name that needs no quotes: it has no dot at the end of a word, so it can't end a note's sentence."""
 
@@ -184,7 +183,9 @@ def _calls_of(steps: Iterable[object]) -> Iterable[str]:
     for step in steps:
         if isinstance(step, ModelStep) and not step.interrupted:
             yield from (
-                call.name for call in step.tool_calls if call.result is None or call.result.status not in _NOT_RUN
+                call.name
+                for call in step.tool_calls
+                if call.result is None or call.result.status not in ("denied", "cancelled")
             )
 
 

@@ -78,8 +78,6 @@ THOUGHTS = ("reasoning_content", "reasoning")
 """The fields with visible thinking. A server that uses both has the same text in them."""
 
 _UNDERSTOOD = frozenset({"role", "content", "refusal", "tool_calls", "function_call", "audio"})
-VENDOR = "the endpoint"
-"""The vendor's name in error messages."""
 
 
 class ChatAccumulator(AnswerAccumulator):
@@ -176,7 +174,7 @@ class ChatAccumulator(AnswerAccumulator):
         return text, [(part, {}) for part in parts]
 
     def _is_cut(self) -> bool:
-        return is_length_limit(self._finish, vendor=VENDOR)
+        return is_length_limit(self._finish, vendor="the endpoint")
 
     def _stop_reason(self) -> StopReason:
         if self._is_cut():

@@ -239,10 +239,6 @@ def sight_of(name: str) -> Sight:
 
 _FAILED = ("response.failed", "response.cancelled")
 _LAST = ("response.completed", "response.incomplete", *_FAILED)
-_WHOLE = ("completed", "")
-"""Statuses of a complete response. Some servers have none."""
-_HALF = ("incomplete", "in_progress")
-"""Statuses of an incomplete item."""
 
 
 class ResponsesAccumulator(AnswerAccumulator):
@@ -280,8 +276,10 @@ class ResponsesAccumulator(AnswerAccumulator):
     def response(self, *, request_id: str | None) -> ModelResponse:
         end, is_cut = self._end, self._is_cut
         items = self._output_items()
-        has_half = len(items) < len(self._started_items) or any(item.get("status") in _HALF for item in items)
-        if not is_cut and (name_of(end.get("status")) not in _WHOLE or has_half):
+        has_half = len(items) < len(self._started_items) or any(
+            item.get("status") in ("incomplete", "in_progress") for item in items
+        )
+        if not is_cut and (name_of(end.get("status")) not in ("completed", "") or has_half):  # some servers have none
             raise ModelError("connection", "OpenAI's answer broke off before its end", lasting=EARLY_END)
         if is_cut:
             reason = name_of((end.get("incomplete_details") or {}).get("reason"))
