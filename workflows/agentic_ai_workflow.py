@@ -62,11 +62,10 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.wire import Compact
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.archiving import Archiving, Listing, Parking
-    from turnkeeper.workflows.background import report_rejections
     from turnkeeper.workflows.new_run import HistoryGrowth, LastChange, NewRun
     from turnkeeper.workflows.turn.turn_runner import TurnRunner
     from turnkeeper.workflows.web_ui import WebUi
-    from turnkeeper.workflows.workflow_part import Host, workflow_parts
+    from turnkeeper.workflows.workflow_part import Host, report_rejections, workflow_parts
 
 
 @workflow.defn

@@ -44,7 +44,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.session.views import listed_status, make_index_entry
     from turnkeeper.models.transcript.conversation import FINAL
     from turnkeeper.workflows import activity_options
-    from turnkeeper.workflows.background import run_in_background
+    from turnkeeper.workflows.workflow_part import run_in_background
 
 
 class Archiving:

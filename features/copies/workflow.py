@@ -32,7 +32,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.session.start import check_outside_start
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.archiving import Archiving
-    from turnkeeper.workflows.background import report_rejections
+    from turnkeeper.workflows.workflow_part import report_rejections
 
 COPY_CANCELLED = "The copy was cancelled."
 UPLOAD_ENDED = "The document was not uploaded in time. Send it again."

@@ -14,8 +14,8 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.ids import PublicId
     from turnkeeper.models.session.budgets import Amount
     from turnkeeper.models.wire import Frozen
-    from turnkeeper.workflows.background import run_in_background
     from turnkeeper.workflows.turn.turn_scope import TurnScope
+    from turnkeeper.workflows.workflow_part import run_in_background
 
 REQUEST, GRANT = "request_allowance", "grant_allowance"
 """Kinds of messages: of a task to its root, and the answer."""

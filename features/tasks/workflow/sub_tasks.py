@@ -36,8 +36,8 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.wire import Frozen
     from turnkeeper.stores.temporal.new_session import initial_attributes, initial_memo, initial_summary
     from turnkeeper.workflows import activity_options
-    from turnkeeper.workflows.background import run_in_background
     from turnkeeper.workflows.turn.turn_scope import check_cancelled
+    from turnkeeper.workflows.workflow_part import run_in_background
 
 WORKFLOW = "AgenticAIWorkflow"
 
