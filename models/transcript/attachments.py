@@ -134,18 +134,8 @@ def estimated_chars(attachment: Attachment) -> int:
     return min(MAX_SHOWN_CHARS, size) if is_text(attachment.media_type) else len(placeholder_text(attachment))
 
 
-_TEXT_TYPES = frozenset(
-    {
-        "application/json",
-        "application/javascript",
-        "application/sql",
-        "application/toml",
-        "application/x-ndjson",
-        "application/x-sh",
-        "application/xml",
-        "application/yaml",
-        "application/x-yaml",
-    }
+_TEXT_TYPES = re.compile(
+    r"text/.*|.*\+(?:json|xml)|application/(?:json|javascript|sql|toml|x-ndjson|x-sh|xml|yaml|x-yaml)"
 )
 
 
@@ -155,7 +145,7 @@ def is_text(media_type: str) -> bool:
     >>> is_text("text/csv"), is_text("application/ld+json"), is_text("application/zip")
     (True, True, False)
     """
-    return media_type.startswith("text/") or media_type in _TEXT_TYPES or media_type.endswith(("+json", "+xml"))
+    return _TEXT_TYPES.fullmatch(media_type) is not None
 
 
 def with_names(text: str, attachments: Sequence[Attachment], *, note: str = "") -> str:
