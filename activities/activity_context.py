@@ -137,6 +137,8 @@ def _available_seconds(info: activity.Info) -> float | None:
     return seconds and seconds - min(1.0, seconds / 10)
 
 
+# ---- heartbeats
+
 HEARTBEAT_SECONDS = 3.0
 """Each is a write at the server, and an action where those are billed. `HEARTBEAT_TIMEOUT` follows from it."""
 

@@ -114,6 +114,8 @@ class ArchiveActivities:
         return move
 
 
+# ---- deletion
+
 RPC_TIMEOUT = timedelta(seconds=5)
 
 

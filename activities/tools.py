@@ -245,6 +245,8 @@ def _carriable(tools: list[ToolSpec]) -> list[ToolSpec]:
     return carried_tools
 
 
+# ---- quick reads
+
 MAX_SECONDS = 0.2
 """How long the answer waits for its reads."""
 

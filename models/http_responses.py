@@ -371,6 +371,8 @@ class AuditPage(Frozen):
     next_cursor: str | None = None
 
 
+# ---- the context view
+
 Seen = Literal["verbatim", "truncated", "summarised", "refused", "retried", "not_at_all"]
 """How the model sees a turn.
 

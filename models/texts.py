@@ -150,6 +150,8 @@ def plural(noun: str) -> str:
     return f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
 
 
+# ---- sizes
+
 CHARS_PER_TOKEN = 4
 """A rule of thumb: good enough to decide and to log, not to bill."""
 

@@ -372,6 +372,8 @@ class UndecodablePayload:
         return f"{self.size:,} bytes that can't be decoded as {preview(self.encoding)}"
 
 
+# ---- the workflow task of an answer
+
 FORGET_QUERY = "forget_session"
 """The query that makes a worker evict a session whose state depends on a task that was undone."""
 

@@ -363,6 +363,9 @@ class _SparedVisit:
         return await self._visit(message, converter, **options)
 
 
+# ---- task slots
+
+
 def task_tuner(*, max_tasks: int, max_replays: int) -> WorkerTuner:
     """Return a tuner that allows `max_tasks` workflow tasks of sessions in memory, and `max_replays` of others."""
     others = FixedSizeSlotSupplier(100)  # the SDK's default

@@ -208,6 +208,8 @@ class FieldAccumulator:
         return {encodable_text(key): encodable(value) for key, value in fields.items()}
 
 
+# ---- reasons to stop
+
 _COMPLETE = re.compile(
     r"stop(?:_sequence|_token)?|end(?:_turn)?|eos(?:_token)?|completed?|finished|tool_calls?|tool_use|function_call"
 )

@@ -407,6 +407,8 @@ def _sentence(kind: ErrorKind, words: str, where: str, request: _Request, *, is_
     return f"{fix} ({where})"
 
 
+# ---- waiting times
+
 MIN_UNIX_TIME = 1e9
 """A larger number is not a duration but a time in seconds; from a thousand times this on, in milliseconds."""
 

@@ -416,6 +416,9 @@ def number_calls(parts: Iterable[CallPart], *, turn_number: int, step: int) -> l
     ]
 
 
+# ---- the turn in its session
+
+
 class TurnSlot:
     """Holds the running turn, if there is one: the newest of the transcript."""
 

@@ -242,6 +242,8 @@ def _after(before: ToolSpec | None, tools: list[ToolSpec]) -> int:
     return names.index(before.name) + 1 if before.name in names else len(names)
 
 
+# ---- refused parts
+
 MAX_PARTS = 50
 """Parts that a session carries; beyond that, the oldest is forgotten, and learned again at the cost of a request."""
 
@@ -329,6 +331,8 @@ class SessionRefusals:
     def _update(self, **update: object) -> None:
         self.state = self.state.model_copy(update=update)
 
+
+# ---- the policy
 
 ToolDecision = Literal["allow", "ask", "deny"]
 """`ask`: a person decides on each call of the tool."""

@@ -16,6 +16,8 @@ from turnkeeper.models.ids import PublicId
 from turnkeeper.models.transcript.attachments import Attachment
 from turnkeeper.models.wire import REASON_CHARS, Compact, Frozen, Items, Person, Reason, Stamp, UtcDatetime
 
+# ---- the steps of a turn
+
 ToolStatus = Literal["ok", "error", "denied", "cancelled", "outcome_unknown"]
 """How a tool call ended.
 
@@ -241,6 +243,8 @@ class ReasoningTrajectory(Frozen):
         return [step for step in self.steps if isinstance(step, ModelStep)]
 
 
+# ---- tasks
+
 TaskStatus = Literal["working", "input_required", "completed", "failed", "cancelled"]
 """`input_required`: a tool call of the task, or of a task below it, waits for a person's decision."""
 
@@ -355,6 +359,8 @@ class SubTask(Frozen):
         """Whether its session is open: it works, or waits for further prompts."""
         return self.is_working or (self.background and not self.is_closed)
 
+
+# ---- turns, states and updates
 
 TurnStatus = Literal["processing", "awaiting_approval", "completed", "failed", "cancelled"]
 SessionStatus = Literal[

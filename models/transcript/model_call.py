@@ -27,6 +27,8 @@ from turnkeeper.models.transcript.conversation import (
 )
 from turnkeeper.models.wire import Compact, Frozen, Items, UtcDatetime
 
+# ---- refused parts
+
 PartKind = Literal[
     "state", "parameter", "bound", "field", "required", "attachment", "images", "pdfs", "tool_schema", "tool"
 ]
@@ -107,6 +109,8 @@ def left_out_text(parts: Iterable[RefusedPart]) -> str:
     return f"Left out for this model: {'; '.join(texts[:MAX_TEXTS])}{more}" if texts else ""
 
 
+# ---- the list entry
+
 IndexStatus = Literal["open", "awaiting_approval", "ended", "cancelled", "terminated"]
 """Whether a session is open, also while it waits for a person's decision, and how it ended."""
 
@@ -144,6 +148,9 @@ def make_preview(text: str) -> str:
     'list the files'
     """
     return one_line(text, PREVIEW_CHARS)
+
+
+# ---- tools, requests and responses
 
 
 def _without_zeros(usage: Usage | None) -> dict[str, float] | None:
