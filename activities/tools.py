@@ -247,7 +247,7 @@ def _carriable(tools: list[ToolSpec]) -> list[ToolSpec]:
 
 # ---- quick reads
 
-MAX_SECONDS = 0.2
+MAX_READ_SECONDS = 0.2
 """How long the answer waits for its reads."""
 
 MAX_READS = 8
@@ -265,7 +265,7 @@ class QuickReader:
         """Return the results of the response's calls by position, if all of them are quick reads.
 
         Empty if one is not: calls may depend on the order in which they run. Reads that fail, or that take longer than
-        `MAX_SECONDS`, are left out; the workflow then runs them as activities.
+        `MAX_READ_SECONDS`, are left out; the workflow then runs them as activities.
         """
         if call.quick_reads is None or not _are_quick(response, call.quick_reads):
             return {}
@@ -279,7 +279,7 @@ class QuickReader:
             for invocation in _invocations(call, call.quick_reads, response, inline_bytes=inline_bytes)
         ]
         try:
-            await asyncio.wait(running, timeout=MAX_SECONDS)
+            await asyncio.wait(running, timeout=MAX_READ_SECONDS)
         finally:
             for task in running:
                 task.cancel()

@@ -244,7 +244,7 @@ def _after(before: ToolSpec | None, tools: list[ToolSpec]) -> int:
 
 # ---- refused parts
 
-MAX_PARTS = 50
+MAX_REFUSED_PARTS = 50
 """Parts that a session carries; beyond that, the oldest is forgotten, and learned again at the cost of a request."""
 
 
@@ -253,7 +253,7 @@ class RefusalState(Compact):
 
     model: str = ""
     tools: str = ""
-    parts: Annotated[Items[RefusedPart], Field(max_length=MAX_PARTS)] = []
+    parts: Annotated[Items[RefusedPart], Field(max_length=MAX_REFUSED_PARTS)] = []
     accepted_tokens: int = 0
     """The estimated size of the largest request that was answered; 0: none was."""
     state_was_refused: bool = False
@@ -307,7 +307,7 @@ class SessionRefusals:
         lasting = [part for part in left_out if part.kind != "state" or self.state.state_was_refused]
         parts = {part.key: part for part in [*self.state.parts, *lasting]}
         self._update(
-            parts=list(parts.values())[-MAX_PARTS:],
+            parts=list(parts.values())[-MAX_REFUSED_PARTS:],
             accepted_tokens=max(self.state.accepted_tokens, tokens),
             state_was_refused=is_state_refused or self.state.state_was_refused,
             was_reset=False,

@@ -106,7 +106,7 @@ async def test_agt_8_a_read_that_needs_an_approval_waits_for_it(env: Environment
 async def test_ops_8_a_read_on_a_slow_disk_becomes_an_activity_and_blocks_nothing_else(
     env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tools, "MAX_SECONDS", 0.2)
+    monkeypatch.setattr(tools, "MAX_READ_SECONDS", 0.2)
     env.tools.gate.close()
     env.vendor.script = [asks(READ), says("Read.")]
     session = await env.start()
