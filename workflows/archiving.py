@@ -10,11 +10,11 @@ A move without content writes the session's row of the index (API-1, docs/decisi
 and so does the session's end. In between, a session begins and ceases to wait for a person's decision, and a task that
 stays open comes to an end: no activity runs then.
 
-Theory of operation of `Parking`, which parks prompts that the next run can't carry in the archive, fetches them again,
-and moves old fates there. A background task does one of these at a time, for as long as the run lasts. When the history
-has grown, it parks the surplus of the queue; when few prompts wait before the parked ones, it fetches the next; it
-moves fates beyond the last 200 in batches (SES-6). The session continues as new only when none of this is pending and
-the next run can carry the rest.
+`Parking` parks prompts that the next run can't carry in the archive, fetches them again, and moves old fates there. A
+background task does one of these at a time, for as long as the run lasts. When the history has grown, it parks the
+surplus of the queue; when few prompts wait before the parked ones, it fetches the next; it moves fates beyond the last
+200 in batches (SES-6). The session continues as new only when none of this is pending and the next run can carry the
+rest.
 
 The session drops data only after the archive has it, and the archive only after the session has recorded that it is
 back. While the archive is down, the run continues: every turn makes the queue shorter.

@@ -5,12 +5,11 @@ All uses of parts of Temporal's SDK that are not public stand here, each with th
 logs what is missing; it works without them, but slower. `pyproject.toml` bounds the SDK to the releases with which this
 was tested.
 
-Theory of operation of the eviction. For a query without a workflow task, a worker gets the session's whole history and
-applies all of it before it answers. That includes events of a workflow task that is open at another worker, and events
-after the last workflow task. The SDK keeps this state and continues from it with the session's next workflow task.
-Other workers apply these events at another time and with another history length, so they may decide differently. Then
-the history can't be replayed any more. So the session is evicted if this may have happened, and replayed when it is
-next needed:
+Eviction: for a query without a workflow task, a worker gets the session's whole history and applies all of it before it
+answers. That includes events of a workflow task that is open at another worker, and events after the last workflow
+task. The SDK keeps this state and continues from it with the session's next workflow task. Other workers apply these
+events at another time and with another history length, so they may decide differently. Then the history can't be
+replayed any more. So the session is evicted if this may have happened, and replayed when it is next needed:
 
 - Events without a workflow task have the time of the previous one, but the history is longer. The worker evicts the
   session as soon as it has answered.
@@ -22,13 +21,12 @@ next needed:
 A query that arrives with a workflow task brings only the events of this task, so it needs no check. A workflow task
 that only rejects updates never enters the history, and changes nothing: the state still rests on the one before.
 
-Theory of operation of the task slots. They limit a worker's concurrent workflow tasks, and how many of them may be
-replays. A session that the worker has in memory gets its workflow tasks through the sticky queue; they take
-milliseconds. Other sessions, such as all sessions of a worker that died, are replayed from their history, which takes
-0.4 ms of CPU time per event. Replays share one processor, and a workflow task's timeout runs from the moment it is
-polled. Ten replays at once on a busy machine would all exceed `task_timeout`, go to the next worker and start again
-there, forever. So a worker polls for only a few at a time; the others wait in Temporal, where their timeout does not
-run.
+The task slots limit a worker's concurrent workflow tasks, and how many of them may be replays. A session that the
+worker has in memory gets its workflow tasks through the sticky queue; they take milliseconds. Other sessions, such as
+all sessions of a worker that died, are replayed from their history, which takes 0.4 ms of CPU time per event. Replays
+share one processor, and a workflow task's timeout runs from the moment it is polled. Ten replays at once on a busy
+machine would all exceed `task_timeout`, go to the next worker and start again there, forever. So a worker polls for
+only a few at a time; the others wait in Temporal, where their timeout does not run.
 """
 
 import asyncio
@@ -225,7 +223,7 @@ class Basis(NamedTuple):
 
 
 class EvictingRunner(UnsandboxedWorkflowRunner):
-    """Evicts sessions whose state is in doubt: the theory of operation above."""
+    """Evicts sessions whose state is in doubt, as said above."""
 
     def __init__(self, client: Client, *, stops_at_once: bool = True) -> None:
         self._client = client
