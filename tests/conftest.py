@@ -140,7 +140,7 @@ def _patience_with_a_busy_machine() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("turnkeeper.workflows.activity_options.UNFINISHED_PATIENCE", patience)
         patch.setattr("turnkeeper.activities.call_model.STORE_SECONDS", PATIENT_SECONDS)
-        patch.setattr("turnkeeper.activities.tools.MAX_SECONDS", PATIENT_SECONDS)
+        patch.setattr("turnkeeper.activities.tools.MAX_READ_SECONDS", PATIENT_SECONDS)
         yield
 
 
