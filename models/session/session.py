@@ -273,13 +273,7 @@ class Session:
     # ---- prompts
 
     def receive(
-        self,
-        raw: object,
-        *,
-        extra_arguments: int,
-        new_id: str,
-        now: datetime,
-        max_chars: int = WIDEST.max_prompt_chars,
+        self, raw: object, *, extra_arguments: int, new_id: str, now: datetime, max_chars: int = WIDEST.max_prompt_chars
     ) -> Prompt | None:
         """Accept a prompt, or record why it is rejected; a repeated id is the same prompt (SES-5, SES-6).
 
