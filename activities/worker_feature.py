@@ -7,8 +7,8 @@ from typing import Any
 
 from temporalio.client import Client
 
-from turnkeeper.activities.model_request.large_texts import LargeTexts
-from turnkeeper.activities.model_request.model_client import ModelClient
+from turnkeeper.activities.large_texts import LargeTexts
+from turnkeeper.activities.model_client import ModelClient
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ModelRequest
 from turnkeeper.stores.stores import Stores

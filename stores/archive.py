@@ -15,8 +15,7 @@ from pydantic_core import to_json
 from sqlalchemy import ColumnElement, Connection, Row, Table, func, select
 
 from turnkeeper.models.ids import WorkflowId
-from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.trajectory import Step
+from turnkeeper.models.transcript.conversation import ConversationMessage, Step
 from turnkeeper.models.transcript.transcript import visible_size
 from turnkeeper.models.wire import Frozen
 from turnkeeper.stores.database.database import Database, StoreUnavailableError

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from sqlalchemy import ColumnElement, Connection, Row, Table, select
 
 from turnkeeper.models.ids import WorkflowId
-from turnkeeper.models.session.queue.prompts import Fate, Prompt, text_bytes
+from turnkeeper.models.session.prompts import Fate, Prompt, text_bytes
 from turnkeeper.stores.database.database import Database, StoreUnavailableError
 from turnkeeper.stores.database.moments import microseconds
 from turnkeeper.stores.database.rows import delete_rows, put_rows

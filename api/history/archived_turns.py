@@ -2,8 +2,7 @@
 
 from turnkeeper.api.store_calls import read_store
 from turnkeeper.models.ids import WorkflowId
-from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.trajectory import ReasoningTrajectory
+from turnkeeper.models.transcript.conversation import ConversationMessage, ReasoningTrajectory
 from turnkeeper.stores.archive import MISSING_TURNS, Archive
 from turnkeeper.stores.database.database import StoreUnavailableError
 

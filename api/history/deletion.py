@@ -19,7 +19,7 @@ from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.deletions import Deletion, find_deletion, find_first_run
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.temporal_calls import call_temporal
-from turnkeeper.models.backoff import growing_pauses
+from turnkeeper.models.errors import growing_pauses
 from turnkeeper.models.http_responses import DeletionReceipt
 from turnkeeper.models.ids import DELETION_TYPE, WorkflowId, session_id_of
 from turnkeeper.models.session.messages import FIRST_RUN, DeletionOrder, DeletionProgress, deletion_id

@@ -18,12 +18,10 @@ from turnkeeper.api.temporal.deletions import find_deletion, find_first_run
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.session.messages import CarriedState, SessionInput
-from turnkeeper.models.session.queue.prompt_queue import QueueState
-from turnkeeper.models.session.queue.prompts import Fate
+from turnkeeper.models.session.prompt_queue import QueueState
+from turnkeeper.models.session.prompts import Fate
 from turnkeeper.models.session.session import Session, SessionPart
-from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.task_view import NO_PARENT, TaskView
-from turnkeeper.models.transcript.trajectory import Usage
+from turnkeeper.models.transcript.conversation import NO_PARENT, ConversationMessage, TaskView, Usage
 from turnkeeper.models.transcript.transcript import TranscriptState
 from turnkeeper.stores.archive import ArchivedTurn
 from turnkeeper.stores.database.database import StoreUnavailableError

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Collection, Sequence
 from turnkeeper.api.coalescer import Coalescer
 from turnkeeper.api.store_calls import read_store
 from turnkeeper.models.ids import WorkflowId
-from turnkeeper.models.texts.legible import with_legible_args
+from turnkeeper.models.legible import with_legible_args
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationUpdate
 from turnkeeper.models.transcript.large_texts import resolve_answer, resolve_turn
 from turnkeeper.stores.blobs import Blobs, RecentTexts

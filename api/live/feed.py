@@ -40,7 +40,7 @@ from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.watch import Watch
 from turnkeeper.models.ids import PublicId, WorkflowId
 from turnkeeper.models.session.messages import UpdatesRequest
-from turnkeeper.models.session.queue.prompts import QueuedPrompt
+from turnkeeper.models.session.prompts import QueuedPrompt
 from turnkeeper.models.transcript.conversation import FINAL_STATUSES, ConversationMessage, ConversationUpdate
 from turnkeeper.models.wire import Frozen
 from turnkeeper.stores.partials.carrier import PartialCarrier

@@ -21,7 +21,7 @@ from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.models.http_responses import PromptFate
 from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.session.messages import UpdatesRequest
-from turnkeeper.models.session.queue.prompts import Fate
+from turnkeeper.models.session.prompts import Fate
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.stores import Stores

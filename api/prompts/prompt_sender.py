@@ -17,7 +17,7 @@ from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.messages import SessionInput
-from turnkeeper.models.session.queue.prompts import PromptSignal
+from turnkeeper.models.session.prompts import PromptSignal
 from turnkeeper.models.transcript.attachments import Attachment
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.stores.database.database import StoreUnavailableError

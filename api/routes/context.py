@@ -11,7 +11,7 @@ from turnkeeper.api.http.openapi import WORKER, errors
 from turnkeeper.api.problems import invalid
 from turnkeeper.api.roles import access
 from turnkeeper.api.routes.contents.blobs import PLAIN_TEXT_HEADERS
-from turnkeeper.models.context.context_view import ContextView
+from turnkeeper.models.http_responses import ContextView
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.messages import ContextRequest, ReplayRequest
 

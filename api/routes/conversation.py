@@ -33,7 +33,7 @@ from turnkeeper.models.http_responses import (
 from turnkeeper.models.ids import ID_PATTERN, WorkflowId, session_id_of
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.messages import UpdatesRequest
-from turnkeeper.models.session.queue.prompts import PromptSignal, QueueView, check_text
+from turnkeeper.models.session.prompts import PromptSignal, QueueView, check_text
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState, ConversationUpdate
 from turnkeeper.models.transcript.partial_output import CallProgress, PartialGrowth
 

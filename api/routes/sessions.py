@@ -28,7 +28,7 @@ from turnkeeper.models.session.messages import (
     EndSession,
     StateRequest,
 )
-from turnkeeper.models.session.queue.prompts import check_text
+from turnkeeper.models.session.prompts import check_text
 from turnkeeper.models.transcript.conversation import ConversationState
 
 router = APIRouter(tags=["sessions"])

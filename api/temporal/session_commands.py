@@ -36,12 +36,12 @@ from turnkeeper.models.session.messages import (
     SessionInput,
     WithdrawPrompt,
 )
-from turnkeeper.models.session.queue.prompts import PromptSignal
+from turnkeeper.models.session.prompts import PromptSignal
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.views import make_index_entry
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.attachments import with_names
-from turnkeeper.models.transcript.index_entry import IndexEntry, make_preview
+from turnkeeper.models.transcript.model_call import IndexEntry, make_preview
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.session_index import IndexedSession
 from turnkeeper.stores.stores import Stores

@@ -38,13 +38,16 @@ final step replaces it.
 
 from collections.abc import Sequence
 
-from turnkeeper.models.session.queue.prompts import QueuedPrompt
+from turnkeeper.models.session.prompts import QueuedPrompt
 from turnkeeper.models.transcript.conversation import (
     FINAL_STATUSES,
     ConversationMessage,
     ConversationState,
     ConversationUpdate,
+    ModelStep,
     SessionStatus,
+    SubTask,
+    ToolCall,
 )
 from turnkeeper.models.transcript.partial_output import (
     CallProgress,
@@ -54,8 +57,6 @@ from turnkeeper.models.transcript.partial_output import (
     with_growth,
     with_progress,
 )
-from turnkeeper.models.transcript.task_view import SubTask
-from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall
 from turnkeeper.models.wire import Frozen, UtcDatetime
 
 

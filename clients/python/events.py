@@ -21,8 +21,8 @@ from turnkeeper.clients.python.errors import (
     Problem,
 )
 from turnkeeper.clients.python.request_sender import RequestSender
-from turnkeeper.models.backoff import growing_pauses
-from turnkeeper.models.session.queue.prompts import QueuedPrompt
+from turnkeeper.models.errors import growing_pauses
+from turnkeeper.models.session.prompts import QueuedPrompt
 from turnkeeper.models.transcript.conversation import FINAL_STATUSES, ConversationUpdate
 from turnkeeper.models.transcript.partial_output import CallProgress, PartialGrowth
 from turnkeeper.models.wire import Frozen

@@ -28,13 +28,13 @@ from turnkeeper.clients.python.errors import CopyFailedError, GatewayProblemErro
 from turnkeeper.clients.python.events import Event, follow
 from turnkeeper.clients.python.request_sender import TIMEOUT, RequestSender, parse_address, without_none
 from turnkeeper.clients.python.tasks import TaskCalls
-from turnkeeper.models.backoff import growing_pauses
-from turnkeeper.models.context.context_view import ContextView
+from turnkeeper.models.errors import growing_pauses
 from turnkeeper.models.http_responses import (
     Action,
     ApprovalDecided,
     AuditPage,
     Cancelling,
+    ContextView,
     ConversationResponse,
     CopyReceipt,
     DeletionReceipt,
@@ -48,10 +48,9 @@ from turnkeeper.models.http_responses import (
     SessionStarted,
 )
 from turnkeeper.models.session.approvals import Decision, PendingApprovals
-from turnkeeper.models.session.queue.prompts import PromptMode, QueueView
+from turnkeeper.models.session.prompts import PromptMode, QueueView
 from turnkeeper.models.transcript.attachments import Attachment, FileAttachment, ImageAttachment
-from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationUpdate
-from turnkeeper.models.transcript.trajectory import ApprovalDecision
+from turnkeeper.models.transcript.conversation import ApprovalDecision, ConversationMessage, ConversationUpdate
 
 if TYPE_CHECKING:  # with it come the rules of a session, which no client runs
     from turnkeeper.models.session.messages import Configure

@@ -20,7 +20,7 @@ from turnkeeper.clients.python.errors import (
     GatewayUnreadableError,
     parse_problem,
 )
-from turnkeeper.models.backoff import growing_pauses
+from turnkeeper.models.errors import growing_pauses
 
 Answer = TypeVar("Answer", bound=BaseModel)
 Params = Mapping[str, str | float | bool | None]

@@ -12,8 +12,8 @@ from uuid import uuid4
 
 from turnkeeper.clients.python.request_sender import RequestSender, without_none
 from turnkeeper.models.http_responses import PromptAccepted, Task, TaskPage, TaskReceipt
-from turnkeeper.models.session.queue.prompts import PromptMode
-from turnkeeper.models.transcript.task_view import TaskStatus
+from turnkeeper.models.session.prompts import PromptMode
+from turnkeeper.models.transcript.conversation import TaskStatus
 
 
 class TaskCalls:

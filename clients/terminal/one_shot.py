@@ -32,7 +32,7 @@ from turnkeeper.clients.terminal.gateway_command import FAILED, NEEDS_DECISION
 from turnkeeper.models.http_responses import FullConversation
 from turnkeeper.models.session.approvals import PendingApproval
 from turnkeeper.models.transcript.attachments import Attachment
-from turnkeeper.models.transcript.trajectory import ModelStep
+from turnkeeper.models.transcript.conversation import ModelStep
 from turnkeeper.models.wire import Frozen
 
 PATIENCE_SECONDS = 60.0

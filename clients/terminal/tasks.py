@@ -21,7 +21,7 @@ from turnkeeper.clients.terminal.gateway_command import (
     with_gateway,
 )
 from turnkeeper.models.http_responses import Task
-from turnkeeper.models.session.queue.prompts import PromptMode
+from turnkeeper.models.session.prompts import PromptMode
 
 MAX_WAIT_SECONDS = 60.0
 """The longest time for which the gateway holds one request."""

@@ -32,10 +32,10 @@ from turnkeeper.api.problems import problem, problem_of
 from turnkeeper.api.roles import access
 from turnkeeper.api.services import Services
 from turnkeeper.features.access.tables import Audit, AuditFilter, AuditRow, Position, position_of
-from turnkeeper.models.bounds import encodable_text
 from turnkeeper.models.http_responses import Action, AuditEntry, AuditPage
 from turnkeeper.models.ids import ID_PATTERN
 from turnkeeper.models.session.messages import USER_PATTERN
+from turnkeeper.models.texts import encodable_text
 from turnkeeper.models.wire import UtcDatetime
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.database.moments import microseconds

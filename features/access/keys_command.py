@@ -15,9 +15,8 @@ from sqlalchemy import Connection
 
 from turnkeeper.features.access.tables import ApiKey, ApiKeys, AuditRow, put_entry
 from turnkeeper.models.errors import TurnkeeperError
-from turnkeeper.models.http_responses import Action
+from turnkeeper.models.http_responses import ROLES, Action, Role, parse_role
 from turnkeeper.models.ids import TENANT_PATTERN, is_tenant
-from turnkeeper.models.roles import ROLES, Role, parse_role
 from turnkeeper.models.session.messages import USER_PATTERN
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.stores import Stores

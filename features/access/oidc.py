@@ -27,8 +27,8 @@ from turnkeeper.api.callers import ROLES, Caller, Identity, Role
 from turnkeeper.api.coalescer import Coalescer
 from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.timeouts import Timeouts
+from turnkeeper.models.http_responses import parse_role
 from turnkeeper.models.ids import DEFAULT_TENANT, is_tenant
-from turnkeeper.models.roles import parse_role
 from turnkeeper.models.settings.origins import parse_origin
 from turnkeeper.models.settings.settings import OidcSettings, is_loopback
 from turnkeeper.stores.database.tables import MAX_ID_CHARS

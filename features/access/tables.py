@@ -37,7 +37,7 @@ from sqlalchemy import (
     update,
 )
 
-from turnkeeper.models.roles import Role, parse_role
+from turnkeeper.models.http_responses import Role, parse_role
 from turnkeeper.stores.database.database import Database
 from turnkeeper.stores.database.moments import microseconds, moment_of
 from turnkeeper.stores.database.rows import insert_into, insert_missing

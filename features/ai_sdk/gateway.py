@@ -38,9 +38,8 @@ from turnkeeper.models.ids import ID_PATTERN, WorkflowId, session_id_of
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.approvals import PendingApproval, ResolveApproval
 from turnkeeper.models.session.messages import StateRequest, UpdatesRequest
-from turnkeeper.models.session.queue.prompts import check_text
-from turnkeeper.models.transcript.conversation import FINAL_STATUSES, ConversationMessage, SessionStatus
-from turnkeeper.models.transcript.trajectory import ModelStep
+from turnkeeper.models.session.prompts import check_text
+from turnkeeper.models.transcript.conversation import FINAL_STATUSES, ConversationMessage, ModelStep, SessionStatus
 
 TEMPORARY_STATUSES = (429, 503, 504)
 """Temporary problems: Temporal is busy or can't be reached, or no worker answers."""

@@ -16,9 +16,8 @@ from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExec
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
+from turnkeeper.activities.activity_context import current_session_id, heartbeating, query_session
 from turnkeeper.activities.archive import store_failures
-from turnkeeper.activities.heartbeat import heartbeating
-from turnkeeper.activities.own_workflow import current_session_id, query_session
 from turnkeeper.features.copies.document.copied import (
     CopiedTurns,
     Copy,
@@ -41,9 +40,9 @@ from turnkeeper.features.copies.whole_turns import whole_turns
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.messages import FIRST_RUN, CarriedState, deletion_id
-from turnkeeper.models.session.queue.prompts import Fate
+from turnkeeper.models.session.prompts import Fate
 from turnkeeper.models.transcript.attachments import with_names
-from turnkeeper.models.transcript.index_entry import make_preview
+from turnkeeper.models.transcript.model_call import make_preview
 from turnkeeper.models.transcript.transcript import TranscriptState, carried_size
 from turnkeeper.stores.archive import ArchivedTurn, ArchiveGapError
 from turnkeeper.stores.blobs import attachments_owner, document_owner

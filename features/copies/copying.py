@@ -36,14 +36,14 @@ from turnkeeper.features.copies.document.document import (
 )
 from turnkeeper.features.copies.document.reading import BYTES_PER_VALUE, check_document, copy_of_document, read_document
 from turnkeeper.features.copies.exporting import SessionExporter
-from turnkeeper.models.bounds import head_within
 from turnkeeper.models.errors import ARCHIVE_UNAVAILABLE, RejectedError
 from turnkeeper.models.http_responses import CopyReceipt
 from turnkeeper.models.ids import WorkflowId, session_id_of
-from turnkeeper.models.invalid_values import field_path, reason_of
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.start import check_outside_start
 from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.texts import head_within
+from turnkeeper.models.wire import field_path, reason_of
 from turnkeeper.stores.blobs import document_owner
 
 TITLE_BYTES = 100

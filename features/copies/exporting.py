@@ -26,9 +26,8 @@ from turnkeeper.features.copies.whole_turns import whole_turns
 from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.attachments import Attachment, placeholder_text
-from turnkeeper.models.transcript.conversation import ConversationMessage, MessageRole
+from turnkeeper.models.transcript.conversation import ConversationMessage, MessageRole, ModelStep, ToolCall, dollars
 from turnkeeper.models.transcript.large_texts import refs_in, resolve_turn
-from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall, dollars
 from turnkeeper.stores.blobs import attachments_owner
 
 _LINE_ENDS = re.compile(r"\r\n|\r|\n")

@@ -14,7 +14,7 @@ from turnkeeper.api.services import Services
 from turnkeeper.features.listing.lists import IndexRepair, SessionLists
 from turnkeeper.models.http_responses import SessionList
 from turnkeeper.models.session.messages import USER_PATTERN
-from turnkeeper.models.transcript.index_entry import IndexStatus
+from turnkeeper.models.transcript.model_call import IndexStatus
 from turnkeeper.models.wire import NO_NUL_PATTERN, StorableText
 from turnkeeper.stores.session_index import IndexQuery
 

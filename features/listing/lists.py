@@ -34,8 +34,8 @@ from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.http_responses import ListedSession, SessionList
 from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.session.messages import deletion_id
-from turnkeeper.models.transcript.index_entry import IndexStatus
-from turnkeeper.models.transcript.task_view import NO_PARENT
+from turnkeeper.models.transcript.conversation import NO_PARENT
+from turnkeeper.models.transcript.model_call import IndexStatus
 from turnkeeper.stores.cancellation import cancel_until_done
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.session_index import IndexedSession, IndexPosition, IndexQuery, SessionIndex, position_of

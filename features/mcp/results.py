@@ -23,7 +23,7 @@ from turnkeeper.models.errors import RejectedError, TaskValidationError
 from turnkeeper.models.http_responses import Task
 from turnkeeper.models.ids import WorkflowId, session_id_of, sibling_id
 from turnkeeper.models.session.approvals import PendingApproval, ResolveApproval
-from turnkeeper.models.transcript.trajectory import ApprovalDecision
+from turnkeeper.models.transcript.conversation import ApprovalDecision
 from turnkeeper.models.wire import REASON_CHARS, Reason, Strict
 from turnkeeper.stores.database.database import StoreUnavailableError
 

@@ -57,8 +57,7 @@ from turnkeeper.features.tasks.tasks import Tasks
 from turnkeeper.models.http_responses import Action, PromptFate, Task
 from turnkeeper.models.ids import WorkflowId, tenant_of
 from turnkeeper.models.session.messages import CancelTurn, StateRequest
-from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState
-from turnkeeper.models.transcript.trajectory import Usage
+from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState, Usage
 
 FIRST_TURN_BYTES = 1_000_000
 

@@ -20,14 +20,12 @@ from turnkeeper.api.services import Services
 from turnkeeper.features.tasks.session.task import CreateTask
 from turnkeeper.features.tasks.task_reader import identity_of
 from turnkeeper.features.tasks.tasks import TaskMessage, Tasks
-from turnkeeper.models.http_responses import Task, TaskPage
+from turnkeeper.models.http_responses import Role, Task, TaskPage
 from turnkeeper.models.ids import ID_PATTERN, PublicId, WorkflowId, session_id_of
 from turnkeeper.models.limits import Limits
-from turnkeeper.models.roles import Role
-from turnkeeper.models.session.queue.prompts import PromptMode, check_text
+from turnkeeper.models.session.prompts import PromptMode, check_text
 from turnkeeper.models.transcript.attachments import with_names
-from turnkeeper.models.transcript.conversation import ConversationMessage, SessionStatus, TurnStatus
-from turnkeeper.models.transcript.task_view import TaskStatus
+from turnkeeper.models.transcript.conversation import ConversationMessage, SessionStatus, TaskStatus, TurnStatus
 from turnkeeper.models.wire import Frozen, Reason, Strict, UtcDatetime
 from turnkeeper.stores.session_index import IndexQuery
 

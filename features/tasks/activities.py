@@ -10,13 +10,17 @@ from temporalio.client import Client, WorkflowQueryFailedError
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
+from turnkeeper.activities.activity_context import (
+    WorkflowSilentError,
+    current_session_id,
+    heartbeating,
+    query_own_workflow,
+)
 from turnkeeper.activities.failures import raise_if_retried_soon, reason_of, with_details
-from turnkeeper.activities.heartbeat import heartbeating
-from turnkeeper.activities.model_request.large_texts import LargeTexts
-from turnkeeper.activities.model_request.model_client import ModelClient
-from turnkeeper.activities.model_request.spending import Spending
-from turnkeeper.activities.own_workflow import WorkflowSilentError, current_session_id, query_own_workflow
+from turnkeeper.activities.large_texts import LargeTexts
+from turnkeeper.activities.model_client import ModelClient
 from turnkeeper.activities.providers.protocol import ModelError
+from turnkeeper.activities.spending import Spending
 from turnkeeper.features.tasks.histories import rank, store_hand_off
 from turnkeeper.features.tasks.rules.enrichment import LongTexts, batches, condensed_prompt, read_answer
 from turnkeeper.features.tasks.rules.hand_off import MAX_PAGES, Inheritance
@@ -27,14 +31,13 @@ from turnkeeper.features.tasks.session.new_sub_task import (
     PrepareSubTask,
 )
 from turnkeeper.features.tasks.session.task import TaskRequest, policy_of, prepare_task, read_run_task
-from turnkeeper.models.bounds import bound_json
 from turnkeeper.models.errors import TaskValidationError
 from turnkeeper.models.ids import sibling_id
 from turnkeeper.models.limits import LARGE_RESULT_BYTES
 from turnkeeper.models.session.messages import StateRequest
 from turnkeeper.models.settings.history_policy import HandOffPresets
-from turnkeeper.models.transcript.conversation import ConversationState
-from turnkeeper.models.transcript.trajectory import BlobRef, ToolResult, Usage
+from turnkeeper.models.texts import bound_json
+from turnkeeper.models.transcript.conversation import BlobRef, ConversationState, ToolResult, Usage
 from turnkeeper.models.wire import Frozen
 from turnkeeper.stores.archive import Archive
 from turnkeeper.stores.blobs import Blobs

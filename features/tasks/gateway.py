@@ -19,7 +19,7 @@ from turnkeeper.features.tasks.session.task import CreateTask
 from turnkeeper.features.tasks.tasks import TaskMessage, Tasks
 from turnkeeper.models.http_responses import Task, TaskPage, TaskReceipt
 from turnkeeper.models.ids import ID_PATTERN
-from turnkeeper.models.transcript.task_view import HandOffReport, TaskStatus, TaskValidationWarning
+from turnkeeper.models.transcript.conversation import HandOffReport, TaskStatus, TaskValidationWarning
 from turnkeeper.models.wire import Reason, Strict
 from turnkeeper.stores.session_index import IndexQuery
 

@@ -31,13 +31,12 @@ from turnkeeper.features.tasks.session.task_state import (
 )
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import PublicId
+from turnkeeper.models.session.budgets import Amount, Budgets, Caps
 from turnkeeper.models.session.messages import SessionInput, parse
-from turnkeeper.models.session.queue.prompts import PromptSignal, check_text
+from turnkeeper.models.session.prompts import PromptSignal, check_text
 from turnkeeper.models.session.session import PartData, Session, SessionPart
-from turnkeeper.models.session.turn.budgets import Amount, Budgets, Caps
+from turnkeeper.models.transcript.conversation import FINAL, SubTask, TaskStatus, TaskView, Usage
 from turnkeeper.models.transcript.model_call import ToolSpec
-from turnkeeper.models.transcript.task_view import FINAL, SubTask, TaskStatus, TaskView
-from turnkeeper.models.transcript.trajectory import Usage
 from turnkeeper.models.wire import Compact, Items
 
 FEATURE = "tasks"

@@ -24,9 +24,7 @@ from turnkeeper.features.tasks.session.task_state import MEMO_KEY, TaskNote, sum
 from turnkeeper.models.http_responses import Task, TaskResult
 from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.session.messages import SessionEnd, StateRequest
-from turnkeeper.models.transcript.conversation import ConversationState
-from turnkeeper.models.transcript.task_view import FINAL, NO_PARENT, TaskStatus
-from turnkeeper.models.transcript.trajectory import Usage
+from turnkeeper.models.transcript.conversation import FINAL, NO_PARENT, ConversationState, TaskStatus, Usage
 from turnkeeper.stores.temporal import search_attributes
 
 AGAIN_SECONDS = 1.0

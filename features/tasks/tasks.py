@@ -37,15 +37,15 @@ from turnkeeper.features.tasks.session.task_state import (
 )
 from turnkeeper.features.tasks.session_part import with_task
 from turnkeeper.features.tasks.task_reader import CANCELLING, TaskReader, identity_of, read_note
-from turnkeeper.models.bounds import head_within
 from turnkeeper.models.http_responses import Task, TaskPage, TaskReceipt
 from turnkeeper.models.ids import WorkflowId, sibling_id, workflow_id
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.messages import Configure, SessionInput, configured, make_title
-from turnkeeper.models.session.queue.prompts import PromptMode, check_text
+from turnkeeper.models.session.prompts import PromptMode, check_text
 from turnkeeper.models.settings.history_policy import HistoryPolicy
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.models.transcript.task_view import TaskStatus, TaskValidationWarning
+from turnkeeper.models.texts import head_within
+from turnkeeper.models.transcript.conversation import TaskStatus, TaskValidationWarning
 from turnkeeper.models.wire import Strict
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.session_index import IndexedSession, IndexQuery

@@ -15,7 +15,7 @@ from sqlalchemy import URL, Connection, make_url
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from turnkeeper.activities.providers.registry import provider_class
+from turnkeeper.activities.providers.provider import provider_class
 from turnkeeper.clients.terminal.command_options import Gateway
 from turnkeeper.features import enabled
 from turnkeeper.features.feature import Finding
@@ -32,7 +32,7 @@ from turnkeeper.models.settings.settings import (
     load_settings,
     settings_file,
 )
-from turnkeeper.models.texts.counted import counted
+from turnkeeper.models.texts import counted
 from turnkeeper.ops.checks.worker_report import WorkerReport
 from turnkeeper.ops.local.dev_server import is_in_use
 from turnkeeper.ops.local.ports import is_free
@@ -298,8 +298,8 @@ async def _tool_servers(settings: Settings) -> list[Finding]:
 
 async def _tool_server(server: "ToolServer", notes: list[str]) -> Finding:
     from turnkeeper.activities.toolbox.server_connection import ServerConnection
-    from turnkeeper.activities.toolbox.stdio_server import StdioServer
     from turnkeeper.activities.toolbox.tool_names import NamedTool
+    from turnkeeper.activities.toolbox.transports import StdioServer
 
     subject = f"tools of {server.name}"
     log = server.target.log if isinstance(server.target, StdioServer) else None

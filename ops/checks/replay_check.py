@@ -36,7 +36,7 @@ from turnkeeper.features import all_features
 from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.ids import SESSION_TYPE
 from turnkeeper.models.session.messages import deleted_session
-from turnkeeper.models.texts.counted import counted
+from turnkeeper.models.texts import counted
 from turnkeeper.stores.temporal.endpoint import TemporalAccessError
 from turnkeeper.stores.temporal.payload_converter import DATA_CONVERTER
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow

@@ -32,8 +32,7 @@ from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.clients.terminal.command_options import Gateway
 from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.settings.settings import CONFIG_VARIABLE
-from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.trajectory import ToolCall
+from turnkeeper.models.transcript.conversation import ConversationMessage, ToolCall
 from turnkeeper.ops.demo.report import AcceptedPrompt, ApprovedWrite, FileState, Report, SessionLog, calls_of
 from turnkeeper.ops.local.dead_worker import fail_activities
 from turnkeeper.ops.local.dev_server import DevServer
@@ -403,7 +402,7 @@ STEPS: Sequence[Step] = (
 def _line_of(call: ToolCall) -> str:
     """Return a call as one line of text.
 
-    >>> from turnkeeper.models.transcript.trajectory import ToolResult
+    >>> from turnkeeper.models.transcript.conversation import ToolResult
     >>> _line_of(ToolCall(id="1.1.0", name="now", args={}, result=ToolResult(outcome="12:00", duration_ms=3)))
     'now() ok, 3 ms'
     """

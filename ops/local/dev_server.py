@@ -38,7 +38,7 @@ from types import TracebackType
 from typing import Self
 
 from turnkeeper.models.errors import TurnkeeperError
-from turnkeeper.models.session.defaults import ATTRIBUTE_TYPES
+from turnkeeper.models.limits import ATTRIBUTE_TYPES
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.ops.local.ports import (
     LOOPBACK,

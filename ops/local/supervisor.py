@@ -22,8 +22,8 @@ from typing import Any, Protocol, TypeVar
 
 from turnkeeper.clients.terminal.command_options import Gateway
 from turnkeeper.features import enabled
-from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.command_line import command_line
+from turnkeeper.models.errors import growing_pauses
 from turnkeeper.models.settings.settings import ENV_PREFIX, Settings, SettingsError
 from turnkeeper.ops.checks.worker_report import WorkerReport
 from turnkeeper.ops.local.dev_server import STOP_SECONDS as TEMPORAL_STOP_SECONDS

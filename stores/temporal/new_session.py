@@ -5,8 +5,8 @@ from typing import Any
 
 from temporalio.common import SearchAttributePair, TypedSearchAttributes
 
-from turnkeeper.models.bounds import head_within
 from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.texts import head_within
 from turnkeeper.stores.temporal import search_attributes
 
 MAX_SUMMARY_BYTES = 200

@@ -7,11 +7,11 @@ import pytest
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
+from turnkeeper.activities.activity_context import STOPPING
 from turnkeeper.activities.call_model import IndexNotes, ModelActivities
 from turnkeeper.activities.failures import MAX_ATTEMPTS
-from turnkeeper.activities.model_request.list_prices import ListPrices
-from turnkeeper.activities.model_request.spending import Spending
-from turnkeeper.activities.own_workflow import STOPPING
+from turnkeeper.activities.list_prices import ListPrices
+from turnkeeper.activities.spending import Spending
 from turnkeeper.models.transcript.model_call import ModelCall
 from turnkeeper.stores.partials.in_process import InProcessCarrier
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnkeeper.activities.model_request.answer_publisher import MAX_PARTS, AnswerPublisher, GrowingAnswer
+from turnkeeper.activities.answer_publisher import MAX_PARTS, AnswerPublisher, GrowingAnswer
 from turnkeeper.activities.providers.answer_fields import join_pieces
 from turnkeeper.activities.providers.protocol import Delta
 from turnkeeper.models.transcript.partial_output import MAX_PARTIAL_BYTES, PartialKind, PartialOutput, PartialTag
@@ -98,7 +98,7 @@ def test_agt_5_joining_many_small_pieces_takes_linear_time(
         encoded += size
         return size
 
-    from turnkeeper.activities.model_request import answer_publisher
+    from turnkeeper.activities import answer_publisher
 
     json_bytes = answer_publisher._json_bytes
     monkeypatch.setattr(answer_publisher, "_json_bytes", counting)

@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from turnkeeper.activities.providers.registry import provider_class
+from turnkeeper.activities.providers.provider import provider_class
 from turnkeeper.api import routes
 from turnkeeper.api.app import create_app
 from turnkeeper.api.http.openapi import errors

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.stores.builders import NOW
-from turnkeeper.models.session.queue.prompts import Fate, FateName, Prompt
+from turnkeeper.models.session.prompts import Fate, FateName, Prompt
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.database.database import Database
 from turnkeeper.stores.prompts import Prompts

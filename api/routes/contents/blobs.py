@@ -12,7 +12,7 @@ from turnkeeper.api.http.openapi import SESSION, errors
 from turnkeeper.api.problems import problem
 from turnkeeper.api.roles import access
 from turnkeeper.api.store_calls import read_store, seconds_from_now
-from turnkeeper.models.texts.legible import legible_json
+from turnkeeper.models.legible import legible_json
 
 router = APIRouter(tags=["conversation"])
 

@@ -9,8 +9,8 @@ line.
 from collections.abc import Callable, Iterable, Iterator
 
 from turnkeeper.clients.terminal import texts
+from turnkeeper.models.legible import MARGIN
 from turnkeeper.models.session.approvals import PendingApproval
-from turnkeeper.models.texts.legible import MARGIN
 
 PART_CHARS = 64_000
 """The most that is printed at once."""

@@ -22,10 +22,9 @@ from turnkeeper.clients.terminal.interactive.screen import Screen
 from turnkeeper.clients.terminal.interactive.terminal_style import Sign, TerminalStyle
 from turnkeeper.clients.terminal.interactive.transcript_renderer import TranscriptRenderer
 from turnkeeper.models.http_responses import FullConversation, SessionDescription
+from turnkeeper.models.legible import legible_line
 from turnkeeper.models.session.approvals import PendingApproval
-from turnkeeper.models.texts.legible import legible_line
-from turnkeeper.models.transcript.conversation import ConversationUpdate
-from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall, UserStep
+from turnkeeper.models.transcript.conversation import ConversationUpdate, ModelStep, ToolCall, UserStep
 
 LOWER_ROWS = 6
 """The rows of the input line, the status line and a question."""

@@ -4,7 +4,7 @@ import re
 
 from turnkeeper.clients.terminal import texts
 from turnkeeper.models.errors import TurnkeeperError
-from turnkeeper.models.transcript.trajectory import ApprovalDecision
+from turnkeeper.models.transcript.conversation import ApprovalDecision
 from turnkeeper.models.wire import REASON_CHARS
 
 

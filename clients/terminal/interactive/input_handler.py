@@ -29,10 +29,9 @@ from turnkeeper.clients.terminal.interactive.live_output import PendingPrompt
 from turnkeeper.clients.terminal.interactive.screen import Screen
 from turnkeeper.models.session.approvals import PendingApproval
 from turnkeeper.models.session.messages import Configure
-from turnkeeper.models.session.queue.prompts import PromptMode, sentence_for
+from turnkeeper.models.session.prompts import PromptMode, sentence_for
 from turnkeeper.models.transcript.attachments import Attachment, placeholder_text, with_names
-from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.trajectory import ApprovalDecision
+from turnkeeper.models.transcript.conversation import ApprovalDecision, ConversationMessage
 
 
 class InputHandler:

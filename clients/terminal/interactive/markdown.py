@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from turnkeeper.clients.terminal.formatting import legible
-from turnkeeper.models.texts.formulas import leave_formulas
+from turnkeeper.models.formulas import leave_formulas
 
 INDENT = 2
 

@@ -11,10 +11,9 @@ from turnkeeper.clients.terminal import texts
 from turnkeeper.clients.terminal.formatting import amount, duration, legible, one_line, signature
 from turnkeeper.clients.terminal.interactive.markdown import INDENT, ChatMarkdown
 from turnkeeper.clients.terminal.interactive.terminal_style import MAX_COLUMNS, Sign
-from turnkeeper.models.texts.counted import counted
+from turnkeeper.models.texts import counted
 from turnkeeper.models.transcript.attachments import with_names
-from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall, ToolResult, UserStep
+from turnkeeper.models.transcript.conversation import ConversationMessage, ModelStep, ToolCall, ToolResult, UserStep
 
 MIN_CALL_CHARS = 20
 """In narrow terminals, a call is broken rather than shortened further."""

@@ -13,8 +13,7 @@ from rich.console import RenderableType
 from turnkeeper.clients.python.conversation import Conversation
 from turnkeeper.clients.terminal import texts
 from turnkeeper.clients.terminal.interactive import renderer
-from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.trajectory import ModelStep, UserStep
+from turnkeeper.models.transcript.conversation import ConversationMessage, ModelStep, UserStep
 
 
 class TranscriptRenderer:

@@ -17,12 +17,10 @@ from pydantic import ConfigDict, Field, model_validator
 
 from turnkeeper.models.context.model_context import ContextState
 from turnkeeper.models.context.window import ConversationHistoryConfig
-from turnkeeper.models.limits import Limits
-from turnkeeper.models.session.defaults import SystemPrompt
+from turnkeeper.models.limits import Limits, SystemPrompt
 from turnkeeper.models.session.messages import FeatureMessage, ModelName, SessionInput, Title, UserName
-from turnkeeper.models.session.tools.tool_policy import ToolPolicy
-from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.trajectory import Usage
+from turnkeeper.models.session.tools import ToolPolicy
+from turnkeeper.models.transcript.conversation import ConversationMessage, Usage
 from turnkeeper.models.wire import Compact, Frozen, Items, UtcDatetime, few_keys
 
 FORMAT = "turnkeeper.session"

@@ -30,7 +30,6 @@ from turnkeeper.features.copies.document.document import FORMAT, VERSION, Export
 from turnkeeper.models.context.view_entries import ViewRef
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import is_id
-from turnkeeper.models.invalid_values import field_path, reason_of
 from turnkeeper.models.session.messages import CarriedState, SessionInput
 from turnkeeper.models.transcript.attachments import (
     HASH_PATTERN,
@@ -40,11 +39,11 @@ from turnkeeper.models.transcript.attachments import (
     check_content,
     with_true_type,
 )
-from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.conversation import BlobRef, ConversationMessage, ModelStep, UserStep
 from turnkeeper.models.transcript.large_texts import refs_in
 from turnkeeper.models.transcript.model_call import ModelMessage
-from turnkeeper.models.transcript.trajectory import BlobRef, ModelStep, UserStep
 from turnkeeper.models.transcript.transcript import carried_size
+from turnkeeper.models.wire import field_path, reason_of
 
 BYTES_PER_VALUE = 64
 """A document may have a JSON value for as many of the bytes that it may have: small values take far more memory than

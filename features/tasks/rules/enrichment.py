@@ -28,11 +28,10 @@ from turnkeeper.features.tasks.rules.task_context import (
     clock_time,
     read_task_context,
 )
-from turnkeeper.models.bounds import bound_text, encodable_text
 from turnkeeper.models.errors import TaskValidationError
 from turnkeeper.models.limits import PROMPT_BYTES
 from turnkeeper.models.settings.history_policy import HistoryPolicy, HistoryRole
-from turnkeeper.models.tokens import estimate_tokens
+from turnkeeper.models.texts import bound_text, encodable_text, estimate_tokens
 from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, RequestHead
 from turnkeeper.models.wire import Frozen

@@ -24,17 +24,19 @@ from typing import Literal, NamedTuple
 
 from turnkeeper.features.tasks.rules.task_context import ConversationHistory, HistoryMessage, is_timestamp, moment_of
 from turnkeeper.features.tasks.rules.text_room import CutText, grown_texts, read_attachments, room_for, with_numbers
-from turnkeeper.models.bounds import count_unencodable, encodable_text
 from turnkeeper.models.errors import TaskErrorType, TaskValidationError, preview
-from turnkeeper.models.invalid_values import field_path
 from turnkeeper.models.settings.history_policy import HistoryPolicy, HistoryRole, resolve_policy
-from turnkeeper.models.texts.counted import counted
+from turnkeeper.models.texts import count_unencodable, counted, encodable_text
 from turnkeeper.models.transcript.attachments import MAX_ATTACHMENTS, MAX_CONTENT_BYTES, Attachment, with_names
-from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.conversation import (
+    ConversationMessage,
+    Severity,
+    TaskValidationWarning,
+    UserStep,
+    WarningCode,
+)
 from turnkeeper.models.transcript.notes import earlier_try_note, ending_note, joined_prompts
-from turnkeeper.models.transcript.task_view import Severity, TaskValidationWarning, WarningCode
-from turnkeeper.models.transcript.trajectory import UserStep
-from turnkeeper.models.wire import Frozen
+from turnkeeper.models.wire import Frozen, field_path
 
 Rank = Callable[[str, Sequence[str]], Sequence[float]]
 """Scores texts against a query: 0 to 1 each, 1 for the best match; all 0 if none has a word of it."""

@@ -11,13 +11,12 @@ from turnkeeper.features.tasks.session.task import RunTask, prepare_task
 from turnkeeper.features.tasks.session.task_state import TaskInput
 from turnkeeper.features.tasks.session_part import tasks_of, with_task
 from turnkeeper.models.ids import PublicId, sibling_url
+from turnkeeper.models.session.budgets import Amount, Caps
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.session import Session
-from turnkeeper.models.session.turn.budgets import Amount, Caps
 from turnkeeper.models.settings.history_policy import HandOffPresets
+from turnkeeper.models.transcript.conversation import BlobRef, SubTask
 from turnkeeper.models.transcript.model_call import CompactUsage
-from turnkeeper.models.transcript.task_view import SubTask
-from turnkeeper.models.transcript.trajectory import BlobRef
 from turnkeeper.models.wire import Compact, UtcDatetime
 
 

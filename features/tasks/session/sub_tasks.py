@@ -11,10 +11,9 @@ from pydantic_core import to_json
 from turnkeeper.features.tasks.session.task_state import FINDINGS_BYTES, MESSAGE_CHARS, TaskChange
 from turnkeeper.models.ids import PublicId
 from turnkeeper.models.limits import Limits
-from turnkeeper.models.session.turn.budgets import MAX_AMOUNT
+from turnkeeper.models.session.budgets import MAX_AMOUNT
+from turnkeeper.models.transcript.conversation import SubTask, TaskStatus, Usage
 from turnkeeper.models.transcript.model_call import ToolSpec
-from turnkeeper.models.transcript.task_view import SubTask, TaskStatus
-from turnkeeper.models.transcript.trajectory import Usage
 from turnkeeper.models.wire import Compact, Items
 
 MAX_ENDED = 50

@@ -22,13 +22,12 @@ from turnkeeper.features.tasks.session.task_state import ProgressReport, TaskInp
 from turnkeeper.models.errors import RejectedError, TaskValidationError, preview
 from turnkeeper.models.ids import ID_PATTERN, checked_model
 from turnkeeper.models.session.messages import ModelName, Title
-from turnkeeper.models.session.queue.prompts import rejection_for
-from turnkeeper.models.session.tools.tool_policy import ToolPolicy
+from turnkeeper.models.session.prompts import rejection_for
+from turnkeeper.models.session.tools import ToolPolicy
 from turnkeeper.models.settings.history_policy import KEEP_USER, HandOffPresets, HistoryPolicy, PolicyChoice
-from turnkeeper.models.texts.counted import counted
-from turnkeeper.models.tokens import estimate_tokens
+from turnkeeper.models.texts import counted, estimate_tokens
 from turnkeeper.models.transcript.attachments import MAX_ATTACHMENTS, Attachment
-from turnkeeper.models.transcript.task_view import HandOffReport, TaskValidationWarning
+from turnkeeper.models.transcript.conversation import HandOffReport, TaskValidationWarning
 from turnkeeper.models.wire import NO_NUL_PATTERN, NOT_BLANK_PATTERN, Frozen, Strict
 
 MAX_ITEMS = 2_500

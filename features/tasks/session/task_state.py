@@ -9,25 +9,28 @@ from pydantic_core import to_json
 from turnkeeper.features.tasks.rules.enrichment import first_prompt
 from turnkeeper.features.tasks.rules.task_context import TaskContext
 from turnkeeper.features.tasks.session.allowance import TaskAllowance
-from turnkeeper.models.bounds import bound_text, encodable, is_nested_over
 from turnkeeper.models.errors import ErrorType
 from turnkeeper.models.ids import ID_PATTERN
 from turnkeeper.models.limits import MAX_NESTING, Limits
-from turnkeeper.models.session.queue.prompts import PromptSignal
-from turnkeeper.models.session.turn.turn_slot import TurnSlot
+from turnkeeper.models.session.prompts import PromptSignal
+from turnkeeper.models.session.running_turn import TurnSlot
 from turnkeeper.models.settings.history_policy import HandOffPresets
+from turnkeeper.models.texts import bound_text, encodable, is_nested_over
 from turnkeeper.models.transcript.attachments import Attachment, json_bytes
-from turnkeeper.models.transcript.conversation import SessionStatus, TurnStatus
-from turnkeeper.models.transcript.model_call import CompactUsage
-from turnkeeper.models.transcript.notes import history_notes
-from turnkeeper.models.transcript.task_view import (
+from turnkeeper.models.transcript.conversation import (
+    BlobRef,
     CondensedTexts,
     HandOffReport,
+    SessionStatus,
     SubTask,
     TaskStatus,
     TaskValidationWarning,
+    ToolResult,
+    ToolStatus,
+    TurnStatus,
 )
-from turnkeeper.models.transcript.trajectory import BlobRef, ToolResult, ToolStatus
+from turnkeeper.models.transcript.model_call import CompactUsage
+from turnkeeper.models.transcript.notes import history_notes
 from turnkeeper.models.wire import Compact, Items, Strict
 
 

@@ -25,21 +25,20 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.features.tasks.session.task import RunTask
     from turnkeeper.features.tasks.session.task_state import DESCRIPTION_BYTES, MEMO_KEY, TaskNote, TaskOutcome
     from turnkeeper.features.tasks.session_part import SessionTasks, tasks_of
-    from turnkeeper.models.bounds import head_within
     from turnkeeper.models.context.model_view import head_tokens
     from turnkeeper.models.errors import fail
     from turnkeeper.models.ids import PublicId, WorkflowId, sibling_id, tenant_of
+    from turnkeeper.models.session.budgets import Amount
     from turnkeeper.models.session.messages import SessionEnd, SessionInput
     from turnkeeper.models.session.session import Session
-    from turnkeeper.models.session.turn.budgets import Amount
+    from turnkeeper.models.texts import head_within
+    from turnkeeper.models.transcript.conversation import BlobRef, HandOffReport, SubTask, ToolResult
     from turnkeeper.models.transcript.large_texts import cut_result
-    from turnkeeper.models.transcript.task_view import HandOffReport, SubTask
-    from turnkeeper.models.transcript.trajectory import BlobRef, ToolResult
     from turnkeeper.models.wire import Frozen
     from turnkeeper.stores.temporal.new_session import initial_attributes, initial_memo, initial_summary
     from turnkeeper.workflows import activity_options
-    from turnkeeper.workflows.background import run_in_background
     from turnkeeper.workflows.turn.turn_scope import TurnScope, check_cancelled
+    from turnkeeper.workflows.workflow_part import run_in_background
 
 WORKFLOW = "AgenticAIWorkflow"
 

@@ -45,14 +45,12 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.errors import RejectedError, TaskValidationError, TurnExitError
     from turnkeeper.models.limits import LARGE_RESULT_BYTES
     from turnkeeper.models.session.messages import SessionEnd, SessionInput, make_title
+    from turnkeeper.models.transcript.conversation import BlobRef, CondensedTexts, SubTask, ToolCall, ToolResult
     from turnkeeper.models.transcript.large_texts import fits_inline, resolve_args
     from turnkeeper.models.transcript.notes import history_notes
-    from turnkeeper.models.transcript.task_view import CondensedTexts, SubTask
-    from turnkeeper.models.transcript.trajectory import BlobRef, ToolCall, ToolResult
     from turnkeeper.models.wire import REASON_CHARS
     from turnkeeper.workflows import activity_options
-    from turnkeeper.workflows.turn.turn_scope import TurnPart, TurnScope, check_cancelled
-    from turnkeeper.workflows.turn.unfinished import spent_usage
+    from turnkeeper.workflows.turn.turn_scope import TurnPart, TurnScope, check_cancelled, spent_usage
 
 
 async def condense_if_due(scope: TurnScope) -> None:

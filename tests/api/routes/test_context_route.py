@@ -11,8 +11,8 @@ from tests.harness import DrivenSession, Environment, asks, broken, heal, says
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.models.replay_text.grammar import ReplayEvent, RespondEvent, ThinkEvent, UserEvent, parse_replay
 from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.transcript.conversation import ToolResult
 from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, RespondPart, ThinkPart, ToolInvocation
-from turnkeeper.models.transcript.trajectory import ToolResult
 
 LONG_TURNS = SessionInput.model_validate({"limits": {**LIMITS, "max_steps": 1_000, "max_tool_calls": 5_000}})
 

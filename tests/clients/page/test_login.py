@@ -18,7 +18,7 @@ from tests.features.access.auth.matrix import Column, key_of
 from tests.harness import Environment, asks, says
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.features.access.tables import ApiKeys, Logins
-from turnkeeper.models.roles import ROLES
+from turnkeeper.models.http_responses import ROLES
 from turnkeeper.models.settings.settings import AuthSettings, Settings
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.stores import Stores

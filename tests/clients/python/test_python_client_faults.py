@@ -19,7 +19,7 @@ from turnkeeper.clients.python.errors import (
 )
 from turnkeeper.clients.python.events import ConnectionLostEvent, Event, UpdateEvent
 from turnkeeper.clients.python.gateway import GatewayClient
-from turnkeeper.models.session.queue.prompts import QueuedPrompt
+from turnkeeper.models.session.prompts import QueuedPrompt
 from turnkeeper.models.transcript.conversation import ConversationUpdate
 
 SSE = {"content-type": "text/event-stream"}

@@ -11,8 +11,7 @@ from turnkeeper.clients.terminal.interactive.terminal_style import TerminalStyle
 from turnkeeper.clients.terminal.interactive.transcript_renderer import TranscriptRenderer
 from turnkeeper.models.session.messages import StateRequest, UpdatesRequest
 from turnkeeper.models.session.views import state_of, updates_of
-from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.trajectory import ToolCall, ToolResult
+from turnkeeper.models.transcript.conversation import ConversationMessage, ToolCall, ToolResult
 
 
 class Printed:

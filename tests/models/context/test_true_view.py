@@ -28,14 +28,13 @@ from turnkeeper.models.context.summary import SUMMARY_MARK, summary_request
 from turnkeeper.models.errors import ErrorType
 from turnkeeper.models.ids import call_id
 from turnkeeper.models.replay_text.grammar import parse_replay
+from turnkeeper.models.session.running_turn import number_calls
 from turnkeeper.models.session.session import Session
-from turnkeeper.models.session.turn.running_turn import number_calls
 from turnkeeper.models.session.views import context_of, replay_turns_of
 from turnkeeper.models.settings.history_policy import HistoryPolicy, resolve_policy
-from turnkeeper.models.transcript.conversation import TurnStop
+from turnkeeper.models.transcript.conversation import ToolCall, ToolResult, TurnStop
 from turnkeeper.models.transcript.model_call import CallPart, ModelMessage, ModelRequest, ModelResponse, SummaryOutcome
 from turnkeeper.models.transcript.notes import prompt_left_out
-from turnkeeper.models.transcript.trajectory import ToolCall, ToolResult
 from turnkeeper.testing.vendor_server import VendorServer
 
 MODEL = "offline:"

@@ -30,7 +30,7 @@ from turnkeeper.features.access import credentials
 from turnkeeper.features.access.credentials import CredentialAuthenticator
 from turnkeeper.features.access.tables import TOKEN_BYTES, ApiKeys, Logins
 from turnkeeper.features.ai_sdk.gateway import DECISION_AWAITED_NOTICE
-from turnkeeper.models.roles import Role
+from turnkeeper.models.http_responses import Role
 from turnkeeper.models.settings.settings import AuthSettings, OidcSettings, Settings
 from turnkeeper.models.transcript.model_call import ToolSpec
 from turnkeeper.stores.database.database import StoreUnavailableError

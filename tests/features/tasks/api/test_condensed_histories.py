@@ -18,9 +18,9 @@ from turnkeeper.features.tasks.session_part import with_task
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.transcript.conversation import Usage
 from turnkeeper.models.transcript.large_texts import Texts
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
-from turnkeeper.models.transcript.trajectory import Usage
 
 SECRET = "The vault is in room 17."
 LONG = "Nothing of note was said. " * 900 + SECRET + " And so on." * 1_200

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from turnkeeper.activities.providers.offline.model import answer
+from turnkeeper.activities.providers.offline.provider import answer
 from turnkeeper.features.tasks.histories import rank
 from turnkeeper.features.tasks.rules.enrichment import batches, condensed_prompt, read_answer
 from turnkeeper.features.tasks.session.task import CreateTask, PreparedTask, prepare_task

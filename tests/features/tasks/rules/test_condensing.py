@@ -15,7 +15,7 @@ from turnkeeper.features.tasks.rules.enrichment import (
 )
 from turnkeeper.features.tasks.session.task import CreateTask, PreparedTask, prepare_task
 from turnkeeper.features.tasks.worker import condensed_of
-from turnkeeper.models.tokens import estimate_tokens
+from turnkeeper.models.texts import estimate_tokens
 
 NOW = "2026-01-01T00:00:00Z"
 

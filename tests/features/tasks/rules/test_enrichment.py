@@ -17,12 +17,11 @@ from turnkeeper.features.tasks.rules.task_context import OMITTED, ConversationHi
 from turnkeeper.features.tasks.session.task import CreateTask, prepare_task
 from turnkeeper.models.errors import TaskValidationError
 from turnkeeper.models.limits import Limits
-from turnkeeper.models.session.queue.prompts import check_text
+from turnkeeper.models.session.prompts import check_text
 from turnkeeper.models.settings.history_policy import PRESETS, HistoryPolicy, TextLimit
-from turnkeeper.models.tokens import estimate_tokens
-from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.texts import estimate_tokens
+from turnkeeper.models.transcript.conversation import ConversationMessage, ModelStep, ReasoningTrajectory, UserStep
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, RequestHead
-from turnkeeper.models.transcript.trajectory import ModelStep, ReasoningTrajectory, UserStep
 
 NOW = "2025-10-29T13:30:00Z"
 RULE = "=" * 80

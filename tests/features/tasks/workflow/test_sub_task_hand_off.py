@@ -11,9 +11,8 @@ from turnkeeper.features.tasks.session.sub_tasks import RUN_TASK_SPEC
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.history_policy import HandOffPresets
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.conversation import ConversationMessage, ModelStep, ToolResult
 from turnkeeper.models.transcript.model_call import ModelRequest
-from turnkeeper.models.transcript.trajectory import ModelStep, ToolResult
 
 FACT = "The longest file is listed in the index of part 7."
 ANSWER = "It is as it was before. " * 30 + FACT + " That is all." * 30
