@@ -18,7 +18,7 @@ from pydantic_core import PydanticKnownError
 
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.markdown import MAX_CHARS, MAX_TEXTS
-from turnkeeper.api.prompts.attachments import AttachmentBodies
+from turnkeeper.api.prompts import AttachmentBodies
 from turnkeeper.models.bounds import count_unencodable
 from turnkeeper.models.context.window import HistoryChange
 from turnkeeper.models.http_responses import SessionLinks

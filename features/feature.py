@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # each process loads only its own parts
     from turnkeeper.activities.worker_feature import WorkerFeature
-    from turnkeeper.api.gateway_feature import GatewayFeature
+    from turnkeeper.api.services import GatewayFeature
     from turnkeeper.features.commands_feature import CommandsFeature
     from turnkeeper.models.session.session import SessionPart
     from turnkeeper.workflows.workflow_part import WorkflowPart

@@ -30,8 +30,7 @@ from turnkeeper.models.texts.one_line import searchable
 from turnkeeper.models.transcript.index_entry import IndexEntry, IndexStatus
 from turnkeeper.models.transcript.task_view import HandOffReport, TaskStatus
 from turnkeeper.stores.database.database import Database, StoreUnavailableError
-from turnkeeper.stores.database.moments import microseconds, moment_of
-from turnkeeper.stores.database.rows import delete_rows, insert_into, insert_missing
+from turnkeeper.stores.database.rows import delete_rows, insert_into, insert_missing, microseconds, moment_of
 from turnkeeper.stores.database.tables import INDEX_REPAIRS, MAX_ID_CHARS, SESSIONS
 
 

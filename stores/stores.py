@@ -5,13 +5,12 @@ from typing import Self
 
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.settings.settings import Settings, SettingsError
-from turnkeeper.stores.archive import Archive
+from turnkeeper.stores.archive import Archive, Prompts
 from turnkeeper.stores.blobs import Blobs, attachments_owner, document_owner, opaque_owner
 from turnkeeper.stores.database import OTHER_TABLES
 from turnkeeper.stores.database.database import Database
 from turnkeeper.stores.database.rows import delete_rows
 from turnkeeper.stores.database.tables import DELETED_WITH_SESSION, METADATA
-from turnkeeper.stores.prompts import Prompts
 from turnkeeper.stores.session_index import IndexWriter, SessionIndex
 
 

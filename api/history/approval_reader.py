@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Sequence
 
-from turnkeeper.api.history.text_restorer import TextRestorer
+from turnkeeper.api.history.transcript_reader import TextRestorer
 from turnkeeper.api.problems import ProblemError
-from turnkeeper.api.store_calls import seconds_from_now
 from turnkeeper.api.temporal.session_reader import SessionReader
+from turnkeeper.api.timeouts import seconds_from_now
 from turnkeeper.models.ids import WorkflowId, session_id_of, sibling_id
 from turnkeeper.models.session.approvals import PendingApproval, PendingApprovals
 from turnkeeper.models.session.messages import StateRequest

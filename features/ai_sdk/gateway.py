@@ -1,6 +1,6 @@
 """What the AI SDK's routes add to the gateway."""
 
-from turnkeeper.api.gateway_feature import GatewayFeature
+from turnkeeper.api.services import GatewayFeature
 from turnkeeper.features.ai_sdk.routes import router
 
 

@@ -15,7 +15,7 @@ from turnkeeper.api.live.feed import RETRY_SECONDS, Event, ProblemEvent, QueueEv
 from turnkeeper.api.live.live_output import PartialEvent, ProgressEvent
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.services import Services
-from turnkeeper.api.store_calls import seconds_from_now
+from turnkeeper.api.timeouts import seconds_from_now
 from turnkeeper.features.ai_sdk.turn_chunks import Chunks, TurnChunks
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.approvals import PendingApproval

@@ -23,10 +23,10 @@ from turnkeeper.api.callers import Caller
 from turnkeeper.api.history.transcript_reader import TranscriptReader
 from turnkeeper.api.problems import ProblemError, invalid, problem
 from turnkeeper.api.roles import MAX_HISTORY_BYTES, require_for_copy
-from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.temporal_calls import call_temporal
+from turnkeeper.api.timeouts import read_store, seconds_from_now
 from turnkeeper.features.copies.document.copied import SessionSnapshot
 from turnkeeper.features.copies.document.document import SessionDocument
 from turnkeeper.features.copies.document.order import COPY, CopyMemo, CopyOrder, ForkSource, StoredDocument

@@ -14,8 +14,8 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.session_reader import SessionReader
+from turnkeeper.api.timeouts import read_store, seconds_from_now
 from turnkeeper.features.copies.document.copied import SessionSnapshot, StoredContents, snapshot_of
 from turnkeeper.features.copies.document.document import FORMAT, VERSION, ExportedConfiguration, ExportedTurn
 from turnkeeper.features.copies.document.markdown import markdown_head, markdown_turn

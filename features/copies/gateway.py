@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable
 
-from turnkeeper.api.gateway_feature import GatewayFeature
-from turnkeeper.api.services import Services
+from turnkeeper.api.services import GatewayFeature, Services
 from turnkeeper.features.copies.copying import SessionCopier
 from turnkeeper.features.copies.exporting import SessionExporter
 from turnkeeper.features.copies.routes import router

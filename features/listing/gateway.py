@@ -5,8 +5,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from turnkeeper.api.gateway_feature import GatewayFeature
-from turnkeeper.api.services import Services
+from turnkeeper.api.services import GatewayFeature, Services
 from turnkeeper.features.listing.lists import IndexRepair, SessionLists
 from turnkeeper.features.listing.routes import router
 

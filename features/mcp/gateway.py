@@ -4,8 +4,7 @@ from contextlib import AbstractAsyncContextManager
 
 from fastapi import FastAPI
 
-from turnkeeper.api.gateway_feature import GatewayFeature
-from turnkeeper.api.services import Services
+from turnkeeper.api.services import GatewayFeature, Services
 from turnkeeper.features.mcp.endpoint import McpEndpoint
 from turnkeeper.models.settings.settings import Settings
 

@@ -38,7 +38,7 @@ from turnkeeper.api.callers import Caller, caller_of
 from turnkeeper.api.changes import RequestChanges
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.services import Services
-from turnkeeper.api.store_calls import read_store, seconds_from_now
+from turnkeeper.api.timeouts import read_store, seconds_from_now
 from turnkeeper.features.mcp.approvals import ApprovalForm, AwaitingCall, awaiting_calls, read_decisions
 from turnkeeper.features.mcp.results import EXPECTED, arguments_error, is_temporary, rpc_error, sentence_of, task_result
 from turnkeeper.features.tasks.api.tasks import Tasks

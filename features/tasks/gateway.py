@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable
 
-from turnkeeper.api.gateway_feature import GatewayFeature
-from turnkeeper.api.services import Services
+from turnkeeper.api.services import GatewayFeature, Services
 from turnkeeper.features.listing.lists import SessionLists
 from turnkeeper.features.tasks.api.routes import router
 from turnkeeper.features.tasks.api.task_reader import TaskReader

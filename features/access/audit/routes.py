@@ -17,7 +17,7 @@ from turnkeeper.models.http_responses import Action, AuditEntry, AuditPage
 from turnkeeper.models.ids import ID_PATTERN
 from turnkeeper.models.session.messages import USER_PATTERN
 from turnkeeper.models.wire import UtcDatetime
-from turnkeeper.stores.database.moments import microseconds
+from turnkeeper.stores.database.rows import microseconds
 
 router = APIRouter(tags=["audit"])
 

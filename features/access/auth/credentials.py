@@ -23,8 +23,8 @@ from turnkeeper.features.access.auth.browser_logins import LoginVerifier, login_
 from turnkeeper.features.access.auth.keys import KeyVerifier
 from turnkeeper.features.access.auth.logins import Logins
 from turnkeeper.models.settings.settings import AuthSettings
-from turnkeeper.stores.cancellation import cancel_until_done
 from turnkeeper.stores.database.database import StoreUnavailableError
+from turnkeeper.stores.waiting import cancel_until_done
 
 if TYPE_CHECKING:
     from turnkeeper.features.access.auth.oidc import TokenVerifier

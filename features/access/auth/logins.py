@@ -16,8 +16,7 @@ from sqlalchemy import Connection, Row, delete, select
 from turnkeeper.features.access.tables import LOGINS
 from turnkeeper.models.roles import Role, parse_role
 from turnkeeper.stores.database.database import Database
-from turnkeeper.stores.database.moments import microseconds, moment_of
-from turnkeeper.stores.database.rows import insert_missing
+from turnkeeper.stores.database.rows import insert_missing, microseconds, moment_of
 
 TOKEN_BYTES = 32
 

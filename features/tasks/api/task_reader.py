@@ -14,13 +14,13 @@ from temporalio.client import WorkflowExecution, WorkflowExecutionDescription, W
 
 from turnkeeper.api.bodies import chat_url, session_links, session_path
 from turnkeeper.api.history.approval_reader import ApprovalReader
-from turnkeeper.api.history.text_restorer import TextRestorer
+from turnkeeper.api.history.transcript_reader import TextRestorer
 from turnkeeper.api.history.visible_sessions import visible_session
-from turnkeeper.api.http.closing import Closing
+from turnkeeper.api.http.streams import Closing
 from turnkeeper.api.problems import ProblemError, problem
-from turnkeeper.api.store_calls import seconds_from_now
 from turnkeeper.api.temporal.session_reader import FINAL_STATUS_OF, SessionReader
 from turnkeeper.api.temporal.temporal_calls import call_temporal
+from turnkeeper.api.timeouts import seconds_from_now
 from turnkeeper.features.tasks.api.new_task import read_note
 from turnkeeper.features.tasks.session.task_state import summary_of_answer, task_status
 from turnkeeper.models.http_responses import Task, TaskResult

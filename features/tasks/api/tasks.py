@@ -12,10 +12,10 @@ from turnkeeper.api.callers import Caller
 from turnkeeper.api.changes import RequestChanges, Starts, field_names
 from turnkeeper.api.history.transcript_reader import TranscriptReader
 from turnkeeper.api.problems import ProblemError, problem
-from turnkeeper.api.prompts.prompt_sender import PromptSender, new_prompt
-from turnkeeper.api.store_calls import read_store, seconds_from_now
+from turnkeeper.api.prompts import PromptSender, new_prompt
 from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import SessionReader
+from turnkeeper.api.timeouts import read_store, seconds_from_now
 from turnkeeper.features.listing.lists import SessionLists, parent_of
 from turnkeeper.features.tasks.api.new_task import (
     new_task_id,

@@ -13,8 +13,7 @@ from sqlalchemy import Connection, delete, select
 from turnkeeper.features.tasks.tables import TASK_HANDLES
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.stores.database.database import Database
-from turnkeeper.stores.database.moments import microseconds, moment_of
-from turnkeeper.stores.database.rows import insert_missing
+from turnkeeper.stores.database.rows import insert_missing, microseconds, moment_of
 
 LIFETIME = timedelta(days=30)
 """How long a handle can be used. The task itself exists as long as its session."""

@@ -35,7 +35,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.transcript.task_view import HandOffReport, SubTask
     from turnkeeper.models.transcript.trajectory import BlobRef, ToolResult
     from turnkeeper.models.wire import Frozen
-    from turnkeeper.stores.temporal.new_session import initial_attributes, initial_memo, initial_summary
+    from turnkeeper.stores.temporal.search_attributes import initial_attributes, initial_memo, initial_summary
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.background import run_in_background
     from turnkeeper.workflows.turn.turn_scope import check_cancelled

@@ -23,7 +23,7 @@ from turnkeeper.models.session.session import Session
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolInvocation
 from turnkeeper.models.transcript.trajectory import INTERRUPTED_NOTE, ModelStep, ToolResult
-from turnkeeper.stores.partials.heartbeats import HeartbeatCarrier
+from turnkeeper.stores.partials.factory import HeartbeatCarrier
 from turnkeeper.testing.vendor_server import Answer
 
 STORY = "It was a dark"

@@ -24,8 +24,8 @@ from tests.harness import TASK_SECONDS, Environment, Gate, asks, patient
 from tests.waiting import BOUND, until
 from turnkeeper.api.callers import LOCAL, Identity
 from turnkeeper.api.timeouts import Timeouts
-from turnkeeper.clients.python.errors import GatewayProblemError
 from turnkeeper.clients.python.gateway import GatewayClient
+from turnkeeper.clients.python.request_sender import GatewayProblemError
 from turnkeeper.features.access.auth import keys
 from turnkeeper.features.access.auth.api_keys import ApiKeys
 from turnkeeper.features.access.auth.credentials import CredentialAuthenticator
