@@ -116,9 +116,10 @@ class Archive:
             ArchiveConflictError: Another step has the position of one of them.
         """
         if steps:
+            forms = [to_json(step.model_dump(mode="json", exclude_defaults=True)).decode() for step in steps]
             rows: list[dict[str, object]] = [
-                {"session_id": session_id, "turn_number": turn_number, "position": position, "step": _step_json(step)}
-                for position, step in enumerate(steps, start=first)
+                {"session_id": session_id, "turn_number": turn_number, "position": position, "step": form}
+                for position, form in enumerate(forms, start=first)
             ]
             is_own = _of_session(STEPS, session_id) & (STEPS.c.turn_number == turn_number)
             await self._database.write(partial(_insert_steps, is_own=is_own, first=first, rows=rows))
@@ -229,10 +230,6 @@ def _archived(row: Row[Any, Any]) -> ArchivedTurn:
         return ArchivedTurn(number=row.number, turn=ConversationMessage.model_validate_json(row.turn))
     except ValidationError:
         raise StoreUnavailableError(f"The archive holds turn {row.number} in a form this version can't read.") from None
-
-
-def _step_json(step: Step) -> str:
-    return to_json(step.model_dump(mode="json", exclude_defaults=True)).decode()
 
 
 def _step(text: str) -> Step:

@@ -139,7 +139,9 @@ class SessionIndex:
         """Store rows that sessions themselves have sent; a row of a later revision, or of a later session, stays."""
         rows = _rows(sessions)
         if rows:
-            await self._database.write(lambda connection: _put(connection, rows))
+            await self._database.write(
+                lambda connection: connection.execute(_put_statement(connection.dialect.name), rows)
+            )
 
     async def add_missing(self, sessions: Sequence[IndexedSession]) -> None:
         """Store the rows whose sessions have none."""
@@ -199,10 +201,6 @@ def _conditions(query: IndexQuery) -> list[ColumnElement[bool]]:
     if query.task_status is not None:
         conditions.append(SESSIONS.c.task_status == query.task_status)
     return conditions
-
-
-def _put(connection: Connection, rows: Sequence[dict[str, object]]) -> None:
-    connection.execute(_put_statement(connection.dialect.name), rows)
 
 
 @cache

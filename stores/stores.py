@@ -41,14 +41,7 @@ class Stores:
         except ValueError as error:
             raise SettingsError(f"archive_url: {error}") from error
         index = SessionIndex(database)
-        return cls(
-            database,
-            Archive(database),
-            Blobs(database),
-            Prompts(database),
-            index,
-            IndexWriter(index),
-        )
+        return cls(database, Archive(database), Blobs(database), Prompts(database), index, IndexWriter(index))
 
     async def has(self, session_id: WorkflowId) -> bool:
         """Return whether the session has archived turns or a row in the index."""

@@ -10,7 +10,6 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from turnkeeper.api.dependencies import BlobHash, ChangesDep, ServicesDep, SessionId
-from turnkeeper.api.history.transcript_reader import ReplayTextReader
 from turnkeeper.api.http.compression import matches
 from turnkeeper.api.http.openapi import SESSION, WORKER, errors
 from turnkeeper.api.problems import invalid, problem
@@ -18,7 +17,6 @@ from turnkeeper.api.prompts import attachment_path
 from turnkeeper.api.roles import MAX_HISTORY_BYTES, access
 from turnkeeper.api.timeouts import read_store, seconds_from_now
 from turnkeeper.models.context.context_view import ContextView
-from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.messages import ContextRequest, ReplayRequest
 from turnkeeper.models.texts.legible import legible_json
 from turnkeeper.models.transcript.attachments import (
@@ -267,16 +265,12 @@ async def get_context(
     if context_format == "replay":
         _reject_parameters("view", before=before, limit=limit)
         request = ReplayRequest.model_validate(_provided(max_history=max_history))
-        return await _replay_text(services.replays, workflow_id, request)
+        replay = await services.replays.text(workflow_id, max_history=request.max_history)
+        headers = PLAIN_TEXT_HEADERS if replay.is_whole else {**PLAIN_TEXT_HEADERS, INCOMPLETE: "true"}
+        return PlainTextResponse(replay.text, headers=headers)
     _reject_parameters("replay", max_history=max_history)
     page = ContextRequest.model_validate(_provided(before=before, limit=limit))
     return await services.reader.context_view(workflow_id, page)
-
-
-async def _replay_text(replays: ReplayTextReader, workflow_id: WorkflowId, request: ReplayRequest) -> PlainTextResponse:
-    replay = await replays.text(workflow_id, max_history=request.max_history)
-    headers = PLAIN_TEXT_HEADERS if replay.is_whole else {**PLAIN_TEXT_HEADERS, INCOMPLETE: "true"}
-    return PlainTextResponse(replay.text, headers=headers)
 
 
 def _provided(**parameters: int | None) -> dict[str, int]:

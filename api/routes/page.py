@@ -158,7 +158,8 @@ class ProblemPageMiddleware:
         self._template = page_files().document("problem.html")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "GET" or not _accepts_pages(scope):
+        is_get = scope["type"] == "http" and scope["method"] == "GET"
+        if not is_get or "text/html" not in Headers(scope=scope).get("accept", ""):
             await self._app(scope, receive, send)
             return
         start: Message | None = None
@@ -166,7 +167,8 @@ class ProblemPageMiddleware:
 
         async def send_page(message: Message) -> None:
             nonlocal start, body
-            if message["type"] == "http.response.start" and _is_problem(message):
+            is_start = message["type"] == "http.response.start"
+            if is_start and Headers(raw=message["headers"]).get("content-type", "").startswith(MEDIA_TYPE):
                 start = message
             elif start is None:
                 await send(message)
@@ -185,14 +187,6 @@ class ProblemPageMiddleware:
         for name in ("title", "detail"):
             page = page.replace(f"{{{name}}}", html.escape(fields[name]))
         return page.encode()
-
-
-def _accepts_pages(scope: Scope) -> bool:
-    return "text/html" in Headers(scope=scope).get("accept", "")
-
-
-def _is_problem(message: Message) -> bool:
-    return Headers(raw=message["headers"]).get("content-type", "").startswith(MEDIA_TYPE)
 
 
 def _with_headers(start: Message, page: bytes) -> Message:
