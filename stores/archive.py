@@ -1,8 +1,8 @@
 """The archive: oldest turns of sessions, early steps of long turns, parked prompts, forgotten fates (SES-6, SES-15).
 
-Theory of operation. A session drops turns after they are stored, so the archive has the only copy, without gaps: turns
-are numbered from 1, steps of a turn from 0, and nothing is written unless everything before it is there. So an empty or
-wrong database rejects the tail of a transcript instead of accepting it.
+A session drops turns after they are stored, so the archive has the only copy, without gaps: turns are numbered from 1,
+steps of a turn from 0, and nothing is written unless everything before it is there. So an empty or wrong database
+rejects the tail of a transcript instead of accepting it.
 
 A session gives each parked prompt a new number. Only the session knows the order of its queue; in `Prompts` they are
 ordered by number. A prompt that the session has fetched stays there until the session has recorded that.

@@ -3,8 +3,7 @@
 The gateway's event stream has an id for every final event. Resuming after the last id neither skips nor repeats an
 event, at any gateway. Partial output has no id: it starts again.
 
-The copy does no I/O. Theory of operation. The gateway returns what is new since a cursor; the copy applies it and has
-the next cursor:
+The copy does no I/O. The gateway returns what is new since a cursor; the copy applies it and has the next cursor:
 
     reset     drop all turns
     updated   replace the turns with those ids

@@ -1,7 +1,6 @@
 """SQLite and PostgreSQL, each as one `Backend`; no other module depends on the differences between them.
 
-Theory of operation, of SQLite. Worker and gateway use the file at the same time, and people copy it, move it and run
-out of disk.
+SQLite: worker and gateway use the file at the same time, and people copy it, move it and run out of disk.
 
 - Every transaction opens and closes the file (`NullPool`). So a moved, replaced or damaged file is noticed at once, and
   a restored one works without a restart. That costs about a millisecond.
