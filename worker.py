@@ -30,8 +30,7 @@ from turnkeeper.activities.summarisation import SummaryActivities
 from turnkeeper.activities.toolbox.toolbox import build_toolbox
 from turnkeeper.activities.tools import ToolActivities, ToolSource
 from turnkeeper.activities.worker_feature import WorkerParts
-from turnkeeper.features import enabled, load_tables
-from turnkeeper.features.in_workflows import enable_in_workflows
+from turnkeeper.features import enable_in_workflows, enabled, load_tables
 from turnkeeper.models.settings.settings import Settings, load_settings
 from turnkeeper.ops.local.dead_worker import RunningReporter
 from turnkeeper.ops.local.logs import set_up_logging

@@ -3,13 +3,15 @@
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:  # each process loads only its own parts
+    import typer
+
     from turnkeeper.activities.worker_feature import WorkerFeature
     from turnkeeper.api.services import GatewayFeature
-    from turnkeeper.features.commands_feature import CommandsFeature
     from turnkeeper.models.session.session import SessionPart
+    from turnkeeper.models.settings.settings import Settings
     from turnkeeper.workflows.workflow_part import WorkflowPart
 
 
@@ -59,3 +61,27 @@ class Feature:
     def _load(self, part: str) -> Any:
         module = f"turnkeeper.features.{self.name}.{part}"
         return getattr(import_module(module), part.upper()) if find_spec(module) else None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check. `unknown`: an earlier finding has to be fixed first."""
+
+    subject: str
+    state: Literal["good", "broken", "unknown"]
+    message: str
+    fix: str = ""
+
+
+class CommandsFeature:
+    """The hooks of the command line. Each one adds nothing, unless a feature overrides it.
+
+    Every command loads the module, so what it needs beyond this is imported where it is used.
+    """
+
+    commands: "typer.Typer | None" = None
+    """Commands beside those of `cli.py`."""
+
+    async def check(self, settings: "Settings") -> Finding | None:
+        """Return what `turnkeeper doctor` says, and `turnkeeper up` if it is broken; `None`: nothing."""
+        return None

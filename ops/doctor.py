@@ -18,7 +18,7 @@ from temporalio.service import RPCError
 from turnkeeper.activities.providers.registry import provider_class
 from turnkeeper.clients.terminal.command_options import Gateway
 from turnkeeper.features import enabled
-from turnkeeper.features.commands_feature import Finding
+from turnkeeper.features.feature import Finding
 from turnkeeper.models.command_line import command_line
 from turnkeeper.models.ids import split_model
 from turnkeeper.models.settings.mcp_config import DEFAULT_FILE as MCP_FILE

@@ -24,8 +24,7 @@ from tests.harness import PATIENT_SECONDS, patient, product
 from tests.log_watch import LOG_WATCH
 from tests.stores.ready_files import make_files_with_tables
 from turnkeeper.api.timeouts import Timeouts
-from turnkeeper.features import all_features
-from turnkeeper.features.in_workflows import enable_in_workflows
+from turnkeeper.features import all_features, enable_in_workflows
 from turnkeeper.ops.local.dev_server import QUERIES
 from turnkeeper.stores.temporal import search_attributes
 from turnkeeper.stores.temporal.payload_converter import DATA_CONVERTER

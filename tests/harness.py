@@ -24,7 +24,7 @@ from turnkeeper.activities.tool_progress import ProgressListener
 from turnkeeper.activities.tools import ToolSource
 from turnkeeper.api.temporal.temporal_calls import retry_undone
 from turnkeeper.api.timeouts import Timeouts
-from turnkeeper.features.tasks.session.task_specs import TASK_TOOLS
+from turnkeeper.features.tasks.session.sub_tasks import TASK_TOOLS
 from turnkeeper.models.context.context_view import ContextView
 from turnkeeper.models.context.summary import INSTRUCTION
 from turnkeeper.models.session.approvals import PendingApproval, PendingApprovals

@@ -13,8 +13,7 @@ from uuid import uuid4
 
 from sqlalchemy import Connection
 
-from turnkeeper.features.access.audit.store import AuditRow, put_entry
-from turnkeeper.features.access.auth.api_keys import ApiKey, ApiKeys
+from turnkeeper.features.access.tables import ApiKey, ApiKeys, AuditRow, put_entry
 from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.http_responses import Action
 from turnkeeper.models.ids import TENANT_PATTERN, is_tenant

@@ -28,8 +28,14 @@ from turnkeeper.features.copies.document.copied import (
     session_form,
     state_of_copy,
 )
-from turnkeeper.features.copies.document.document import ExportedTurn, SessionDocument
-from turnkeeper.features.copies.document.order import SNAPSHOT, CopyOrder, FailedCopy, ForkSource
+from turnkeeper.features.copies.document.document import (
+    SNAPSHOT,
+    CopyOrder,
+    ExportedTurn,
+    FailedCopy,
+    ForkSource,
+    SessionDocument,
+)
 from turnkeeper.features.copies.document.reading import check_document, copy_of_document, read_document
 from turnkeeper.features.copies.whole_turns import whole_turns
 from turnkeeper.models.errors import RejectedError

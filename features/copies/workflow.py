@@ -22,7 +22,7 @@ from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.features.copies.activities import CopyActivities
-    from turnkeeper.features.copies.document.order import CopyOrder, FailedCopy, StoredDocument
+    from turnkeeper.features.copies.document.document import CopyOrder, FailedCopy, StoredDocument
     from turnkeeper.models.errors import NO_SESSION_YET, REJECTION_PREFIX, RejectedError
     from turnkeeper.models.ids import SESSION_TYPE, WorkflowId, session_id_of
     from turnkeeper.models.session.archive.archive_messages import ArchiveMove, ArchiveMoveQuery

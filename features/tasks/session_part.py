@@ -17,15 +17,16 @@ from turnkeeper.features.tasks.session.allowance import (
     AllowanceState,
     TurnAccount,
 )
-from turnkeeper.features.tasks.session.sub_tasks import SubTasks, SubTasksState
-from turnkeeper.features.tasks.session.task_input import TaskInput, TasksInput, task_prompt
-from turnkeeper.features.tasks.session.task_specs import REPORT_PROGRESS_SPEC, RUN_TASK_SPEC
+from turnkeeper.features.tasks.session.sub_tasks import REPORT_PROGRESS_SPEC, RUN_TASK_SPEC, SubTasks, SubTasksState
 from turnkeeper.features.tasks.session.task_state import (
     OwnTask,
     TaskChange,
+    TaskInput,
     TaskOutcome,
+    TasksInput,
     TaskState,
     bound_answer,
+    task_prompt,
     task_status,
 )
 from turnkeeper.models.errors import RejectedError

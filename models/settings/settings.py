@@ -164,8 +164,8 @@ class Settings(BaseSettings):
     per folder; two stacks run side by side with two folders. Copy it while the stack is stopped. At every start the
     folder and our files in it are closed to other users of the machine (modes 700 and 600)."""
     features: Annotated[tuple[str, ...] | None, NoDecode] = None
-    """What worker and gateway have besides the core: names from `features/`, in the environment with commas between
-    them; None: all. Worker and gateway must have the same. The settings `auth.…` need `access`."""
+    """What worker, gateway and command line have besides the core: names from `features/`, in the environment with
+    commas between them; None: all. Worker and gateway must have the same. The settings `auth.…` need `access`."""
     archive_url: str | None = Field(None, repr=False)
     """The database of archived turns, large texts and parked prompts, the same for every worker and gateway:
     `sqlite:///PATH`, or `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, see below; None: the file `archive.db` in

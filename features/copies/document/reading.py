@@ -12,7 +12,7 @@ from datetime import datetime
 from hashlib import sha256
 from itertools import chain, islice, pairwise
 
-from pydantic import BaseModel, JsonValue, ValidationError
+from pydantic import JsonValue, ValidationError
 from pydantic_core import from_json
 
 from turnkeeper.features.copies.document.copied import (
@@ -318,7 +318,9 @@ def _wrong_state(copy: Copy, count: int) -> Complaints:
     if len(turns) < len(copy.turns):
         yield "turns", "two of those that are not archived have the same id"
     for prefix, model in (("", context), ("view.", context.view), ("limit.", context.limit)):
-        for name, number in _numbers(model) if model else ():
+        for name, number in model or ():
+            if not isinstance(number, int | float) or isinstance(number, bool):
+                continue
             if not 0 <= number < MAX_COUNT:
                 yield f"context.state.{prefix}{name}", f"0 to {MAX_COUNT:,} are allowed"
     if context.view.segment < 1:
@@ -327,10 +329,6 @@ def _wrong_state(copy: Copy, count: int) -> Complaints:
         for index, ref in enumerate(refs):
             if complaint := _wrong_ref(ref, turns, count):
                 yield f"context.state.{name}[{index}]", complaint
-
-
-def _numbers(model: BaseModel) -> Iterable[tuple[str, float]]:
-    return ((name, value) for name, value in model if isinstance(value, int | float) and not isinstance(value, bool))
 
 
 def _wrong_ref(ref: ViewRef, turns: dict[str, ConversationMessage], turn_count: int) -> str | None:

@@ -22,9 +22,8 @@ from tests.vendors.utterances import UTTERANCES, Utterance, utterances_of_events
 from turnkeeper.activities.providers.anthropic import request as anthropic
 from turnkeeper.activities.providers.openai import chat_request as chat
 from turnkeeper.activities.providers.openai import responses
-from turnkeeper.features.tasks.rules.hand_off import hand_off_history
-from turnkeeper.features.tasks.rules.inheritance import Inheritance, messages_in
-from turnkeeper.features.tasks.stores.bm25 import rank
+from turnkeeper.features.tasks.histories import rank
+from turnkeeper.features.tasks.rules.hand_off import Inheritance, hand_off_history, messages_in
 from turnkeeper.models.context.summary import SUMMARY_MARK, summary_request
 from turnkeeper.models.errors import ErrorType
 from turnkeeper.models.ids import call_id

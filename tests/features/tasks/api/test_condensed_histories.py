@@ -11,9 +11,9 @@ from tests.features.tasks.api.delegating import awaited, create
 from tests.harness import Environment, broken, heal, last_user_message, replayer, says
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import ModelError
-from turnkeeper.features.tasks.rules.condensing import INSTRUCTION, answer_of, read_request
+from turnkeeper.features.tasks.rules.enrichment import INSTRUCTION, answer_of, read_request
 from turnkeeper.features.tasks.session.task import CreateTask, prepare_task
-from turnkeeper.features.tasks.session.task_input import TaskInput, TextsToCondense
+from turnkeeper.features.tasks.session.task_state import TaskInput, TextsToCondense
 from turnkeeper.features.tasks.session_part import with_task
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.limits import Limits

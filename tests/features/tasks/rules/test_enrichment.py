@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from tests.speed import cpu_seconds
 from turnkeeper.activities.providers.offline.handlers import Conversation
 from turnkeeper.features.tasks.rules.enrichment import first_prompt, format_task_enrichment_prompt, history_that_fits
-from turnkeeper.features.tasks.rules.hand_off import validate_conversation_history
-from turnkeeper.features.tasks.rules.inheritance import Inheritance, messages_in
+from turnkeeper.features.tasks.rules.hand_off import Inheritance, messages_in, validate_conversation_history
 from turnkeeper.features.tasks.rules.task_context import OMITTED, ConversationHistory, TaskContext
 from turnkeeper.features.tasks.session.task import CreateTask, prepare_task
 from turnkeeper.models.errors import TaskValidationError

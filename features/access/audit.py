@@ -1,7 +1,7 @@
 """The audit: who changed what, when, and with what outcome; never content (API-4, docs/decisions/0066).
 
-The entry is written before the change, and gets its outcome afterwards. An entry without one is of
-a gateway that stopped in between.
+The entry is written before the change, and gets its outcome afterwards. An entry without one is of a gateway that
+stopped in between.
 
 A caller with a credential waits for the entry, and is refused if it can't be written. Without authentication nobody
 waits, and entries are written at most a second later. Nobody waits for an outcome. One transaction writes all that is
@@ -16,18 +16,29 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
+from typing import Annotated, Any
 from uuid import uuid4
 
 from cachetools import LRUCache
+from fastapi import APIRouter, Header, Query
+from fastapi.responses import StreamingResponse
 
 from turnkeeper.api.callers import LOCAL, Caller
 from turnkeeper.api.changes import Change, ChangeObserver, Refusal
 from turnkeeper.api.coalescer import Coalescer
+from turnkeeper.api.dependencies import ChangesDep, ServicesDep
+from turnkeeper.api.http.openapi import ANY, errors
 from turnkeeper.api.problems import problem, problem_of
-from turnkeeper.features.access.audit.store import Audit, AuditFilter, AuditRow, Position
+from turnkeeper.api.roles import access
+from turnkeeper.api.services import Services
+from turnkeeper.features.access.tables import Audit, AuditFilter, AuditRow, Position, position_of
 from turnkeeper.models.bounds import encodable_text
-from turnkeeper.models.http_responses import Action
+from turnkeeper.models.http_responses import Action, AuditEntry, AuditPage
+from turnkeeper.models.ids import ID_PATTERN
+from turnkeeper.models.session.messages import USER_PATTERN
+from turnkeeper.models.wire import UtcDatetime
 from turnkeeper.stores.database.database import StoreUnavailableError
+from turnkeeper.stores.database.rows import microseconds
 
 MAX_PENDING = 10_000
 """Entries that wait for an unavailable store; beyond them the oldest are lost, and the log says so."""
@@ -191,3 +202,70 @@ def new_entry(change: Change, *, status: int | None = None) -> AuditRow:
         fields=(*change.fields, "start") if starts else change.fields,
         status=status,
     )
+
+
+router = APIRouter(tags=["audit"])
+
+LINES = "application/x-ndjson"
+PAGE = 1_000
+"""Entries that are read at once for JSON lines."""
+
+CURSOR_PATTERN = r"^[0-9]{1,16}\.[0-9a-f]{32}$"
+
+
+@router.get(
+    "/audit",
+    operation_id="read_audit",
+    response_model=AuditPage,
+    responses={
+        200: {"content": {LINES: {"schema": {"type": "string"}}}},
+        **errors(*ANY),
+    },
+)
+@access("admin")
+async def read_audit(
+    services: ServicesDep,
+    changes: ChangesDep,
+    session: Annotated[str | None, Query(pattern=ID_PATTERN, description="Only changes of this session.")] = None,
+    user: Annotated[str | None, Query(pattern=USER_PATTERN, description="Only what this user asked for.")] = None,
+    action: Annotated[Action | None, Query(description="Only this action.")] = None,
+    since: Annotated[UtcDatetime | None, Query(description="Only from this time on.")] = None,
+    limit: Annotated[int, Query(ge=1, le=1_000, description="Most entries a page; JSON lines have no pages.")] = 100,
+    cursor: Annotated[
+        str | None, Query(pattern=CURSOR_PATTERN, description="`next_cursor` of the page before.")
+    ] = None,
+    accept: Annotated[str, Header(include_in_schema=False)] = "",
+) -> Any:
+    """Return who changed what in the caller's tenant, newest first, for admins.
+
+    With `Accept: application/x-ndjson` all of it comes, one entry a line; that stands in the audit itself, as `export`.
+    There is never a text of a conversation in it, nor a value that was set.
+    """
+    which = AuditFilter(changes.caller.tenant, session_id=session, user=user, action=action, since=since)
+    before: Position | None = None
+    if cursor:
+        at, entry_id = cursor.split(".")
+        before = (int(at), entry_id)
+    if LINES in accept:
+        before = before or (microseconds(datetime.now(UTC)), "")  # nothing of this request, nor of later ones
+        async with changes.begin("export", changes.caller.workflow_id(session) if session else None):
+            first = await services.get(AuditRecorder).page(which, before=before, limit=PAGE)
+        return StreamingResponse(_lines(services, which, first), media_type=LINES)
+    page = await services.get(AuditRecorder).page(which, before=before, limit=limit)
+    next_cursor = "{}.{}".format(*position_of(page[-1])) if len(page) == limit else None
+    return AuditPage(entries=[_entry(row) for row in page], next_cursor=next_cursor)
+
+
+async def _lines(services: Services, which: AuditFilter, page: list[AuditRow]) -> AsyncIterator[str]:
+    while page:
+        yield "".join(f"{_entry(row).model_dump_json()}\n" for row in page)
+        if len(page) < PAGE:
+            return
+        page = await services.get(AuditRecorder).page(which, before=position_of(page[-1]), limit=PAGE)
+
+
+def _entry(row: AuditRow) -> AuditEntry:
+    values = {name: value for name, value in vars(row).items() if name not in ("tenant", "session_id")}
+    status = row.status
+    outcome = "unknown" if status is None else ("accepted", "refused", "failed")[(status >= 400) + (status >= 500)]
+    return AuditEntry.model_validate({**values, "workflow_id": row.session_id, "outcome": outcome})

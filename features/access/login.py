@@ -14,9 +14,8 @@ from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.roles import access
 from turnkeeper.api.routes.gateway import count_request, describe, get_me
 from turnkeeper.api.services import Services
-from turnkeeper.features.access.audit.recorder import AuditRecorder
-from turnkeeper.features.access.auth.browser_logins import LIFETIME, cookie_name, login_token
-from turnkeeper.features.access.auth.credentials import CredentialAuthenticator
+from turnkeeper.features.access.audit import AuditRecorder
+from turnkeeper.features.access.credentials import LIFETIME, CredentialAuthenticator, cookie_name, login_token
 from turnkeeper.models.http_responses import Me
 from turnkeeper.models.settings.origins import origin_at, parse_origin
 from turnkeeper.models.settings.settings import Settings

@@ -1,46 +1,123 @@
-"""Creating, reading and cancelling tasks (TSK-1 to TSK-4). The rules are in `models`."""
+"""Creating, reading and cancelling tasks (TSK-1 to TSK-4). The rules are in `rules` and `session`.
+
+The id of a task follows from its `idempotency_key`, so Temporal itself starts no second one, whichever gateways receive
+the request. The memo has a digest of the request, so that another request with the same key is rejected, and the first
+receipt, so that a repeated request gets the same one.
+"""
 
 import asyncio
+import json
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from hashlib import sha256
+from typing import Any
+from uuid import NAMESPACE_URL, uuid4, uuid5
 
 from pydantic import ConfigDict
 
-from turnkeeper.api.bodies import Id, PromptText, chat_url, session_links
+from turnkeeper.api.bodies import Id, PromptText, default_input
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.changes import RequestChanges, Starts, field_names
-from turnkeeper.api.history.transcript_reader import TranscriptReader
 from turnkeeper.api.problems import ProblemError, problem
-from turnkeeper.api.prompts import PromptSender, new_prompt
-from turnkeeper.api.temporal.session_commands import SessionCommands
-from turnkeeper.api.temporal.session_reader import SessionReader
+from turnkeeper.api.prompts import new_prompt
+from turnkeeper.api.services import Services
 from turnkeeper.api.timeouts import read_store, seconds_from_now
 from turnkeeper.features.listing.lists import SessionLists, parent_of
-from turnkeeper.features.tasks.api.new_task import (
-    new_task_id,
-    note_of,
-    read_note,
-    request_digest,
-    task_input,
-)
-from turnkeeper.features.tasks.api.task_reader import CANCELLING, TaskReader
-from turnkeeper.features.tasks.rules.inheritance import MAX_PAGES, Inheritance
+from turnkeeper.features.tasks.histories import rank, store_hand_off
+from turnkeeper.features.tasks.rules.hand_off import MAX_PAGES, Inheritance
+from turnkeeper.features.tasks.session.sub_tasks import sub_task_id
 from turnkeeper.features.tasks.session.task import CreateTask, PreparedTask, policy_of, prepare_task
-from turnkeeper.features.tasks.session.task_input import MEMO_KEY, TaskNote
-from turnkeeper.features.tasks.stores.bm25 import rank
-from turnkeeper.features.tasks.stores.histories import store_hand_off
+from turnkeeper.features.tasks.session.task_state import (
+    DESCRIPTION_BYTES,
+    MEMO_KEY,
+    TaskNote,
+    TextsToCondense,
+)
+from turnkeeper.features.tasks.session_part import with_task
+from turnkeeper.features.tasks.task_reader import CANCELLING, TaskReader, identity_of, read_note
+from turnkeeper.models.bounds import head_within
 from turnkeeper.models.http_responses import Task, TaskPage, TaskReceipt
-from turnkeeper.models.ids import WorkflowId, session_id_of, sibling_id, workflow_id
+from turnkeeper.models.ids import WorkflowId, sibling_id, workflow_id
 from turnkeeper.models.limits import Limits
+from turnkeeper.models.session.messages import Configure, SessionInput, configured, make_title
 from turnkeeper.models.session.queue.prompts import PromptMode, check_text
 from turnkeeper.models.settings.history_policy import HistoryPolicy
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.models.transcript.task_view import TaskStatus
+from turnkeeper.models.transcript.task_view import TaskStatus, TaskValidationWarning
 from turnkeeper.models.wire import Strict
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.session_index import IndexedSession, IndexQuery
-from turnkeeper.stores.stores import Stores
+
+WARNINGS_BYTES = 32_000
+"""How many bytes of warnings are in the memo; a repeated request gets no more."""
+
+
+def new_task_id(task: CreateTask, *, tenant: str) -> WorkflowId:
+    """Return the id of a tenant's new task, which is the same for the same `idempotency_key` and parent.
+
+    >>> new_task_id(CreateTask(description="Go.", idempotency_key="k1"), tenant="")
+    'task-b660dfa6-8481-5ecc-b79b-2b3679e3a9aa'
+    """
+    key = task.idempotency_key
+    unique = uuid5(NAMESPACE_URL, f"urn:turnkeeper:task:{task.parent or ''}:{key}") if key else uuid4()
+    task_id = sub_task_id(task.parent, unique.hex[:12]) if task.parent else f"task-{unique}"
+    return workflow_id(task_id, tenant=tenant)
+
+
+def request_digest(task: CreateTask) -> str:
+    """Return the SHA-256 of the request in hex. Of messages, only the fields that a task uses count."""
+    request: dict[str, Any] = task.model_dump(mode="json", exclude={"conversation_history", "idempotency_key"})
+    request["priority"] = task.priority if "priority" in task.model_fields_set else None
+    history: object = task.conversation_history
+    if isinstance(history, list):
+        history = [_digested_message(message) for message in history]
+    request["conversation_history"] = history
+    return sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
+
+
+def _digested_message(message: object) -> list[object]:
+    # Only the latest messages are validated: earlier ones can be any JSON.
+    fields = message if isinstance(message, Mapping) else {}
+    texts = [fields.get(name) for name in ("role", "content", "timestamp")]
+    return [*(text if isinstance(text, str) else None for text in texts), fields.get("attachments")]
+
+
+def task_input(
+    task: CreateTask,
+    prepared: PreparedTask,
+    *,
+    to_condense: TextsToCondense | None,
+    workflow_id: WorkflowId,
+    user: str | None,
+    settings: Settings,
+) -> SessionInput:
+    """Return the input of a task's session. Raises `RejectedError` if its first prompt is too long."""
+    base = default_input(settings, workflow_id, user=user)
+    change = Configure(title=task.title or make_title(task.description), model=task.model, tool_policy=task.tool_policy)
+    start = configured(base, change).model_copy(update={"unattended": task.unattended})
+    if task.timeout is not None:
+        start = start.model_copy(update={"limits": start.limits.model_copy(update={"turn_timeout": task.timeout})})
+    check_text(prepared.prompt, limits=start.limits, field="description")
+    context = prepared.input(to_condense=to_condense)
+    return with_task(start, context.model_copy(update={"parent": task.parent, "open_seconds": None}))
+
+
+def note_of(task: CreateTask, prepared: PreparedTask) -> TaskNote:
+    room, warnings = WARNINGS_BYTES, list[TaskValidationWarning]()
+    for warning in prepared.warnings:
+        room -= len(warning.model_dump_json())
+        if room < 0:
+            break
+        warnings.append(warning)
+    return TaskNote(
+        digest=request_digest(task),
+        description=head_within(task.description, DESCRIPTION_BYTES),
+        context=prepared.report,
+        warnings=warnings,
+    )
+
 
 CANCEL_SECONDS = 1.5
 """How long a cancellation waits for the task to end."""
@@ -62,38 +139,23 @@ class TaskMessage(Strict):
 class Tasks:
     """All tasks. Methods raise `ProblemError`, `RejectedError` and `TaskValidationError`."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        reader: SessionReader,
-        sessions: SessionCommands,
-        sender: PromptSender,
-        transcripts: TranscriptReader,
-        stores: Stores,
-        lists: SessionLists,
-        task_reader: TaskReader,
-    ) -> None:
-        self._settings = settings
-        self._reader = reader
-        self._sessions = sessions
-        self._sender = sender
-        self._transcripts = transcripts
-        self._stores = stores
-        self._lists = lists
-        self._tasks = task_reader
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._lists = services.get(SessionLists)
+        self._tasks = TaskReader(services)
 
     # ---- creating
 
     async def prepare(self, task: CreateTask, *, tenant: str) -> PreparedTask:
         """Return the first prompt of a task and what was changed; nothing is started. A parent is one of `tenant`."""
-        parent, presets = task.parent_to_inherit_from, self._settings.hand_off
+        parent, presets = task.parent_to_inherit_from, self._services.settings.hand_off
         policy = policy_of(task, presets, inherits=parent is not None)
         inherited = await self._inheritance(workflow_id(parent, tenant=tenant), policy) if parent else None
         # In a thread: ranking hundreds of messages takes tens of milliseconds.
         prepare = partial(prepare_task, task, now=datetime.now(UTC), inherited=inherited, presets=presets, rank=rank)
         prepared = await asyncio.to_thread(prepare) if policy.ranks else prepare()
         if task.parent and not parent:
-            await self._reader.describe(workflow_id(task.parent, tenant=tenant))
+            await self._services.reader.describe(workflow_id(task.parent, tenant=tenant))
         return prepared
 
     async def _inheritance(self, parent: WorkflowId, policy: HistoryPolicy) -> Inheritance:
@@ -102,7 +164,7 @@ class Tasks:
         for _ in range(MAX_PAGES):
             # Most turns have messages of all roles. Otherwise the next page is as large as possible.
             limit = None if before else min(policy.max_read, MAX_TURNS)
-            page = await self._transcripts.page(parent, before=before, limit=limit)
+            page = await self._services.transcripts.page(parent, before=before, limit=limit)
             inherited = inherited.with_older(page.messages, has_older=page.has_more)
             if inherited.is_enough:
                 break
@@ -122,18 +184,23 @@ class Tasks:
             receipt = await self._created_before(workflow_id, task)
             if receipt:
                 return receipt
-            await self._transcripts.raise_if_id_was_used(workflow_id)
+            await self._services.transcripts.raise_if_id_was_used(workflow_id)
         prepared = await self.prepare(task, tenant=caller.tenant)
         parent = sibling_id(task.parent, of=workflow_id) if task.parent else None
         prepared, to_condense = await store_hand_off(
-            self._stores.blobs, prepared, task_id=workflow_id, parent_id=parent
+            self._services.stores.blobs, prepared, task_id=workflow_id, parent_id=parent
         )
         note = note_of(task, prepared)
         start = task_input(
-            task, prepared, to_condense=to_condense, workflow_id=workflow_id, user=caller.user, settings=self._settings
+            task,
+            prepared,
+            to_condense=to_condense,
+            workflow_id=workflow_id,
+            user=caller.user,
+            settings=self._services.settings,
         )
         try:
-            await self._sessions.start(
+            await self._services.sessions.start(
                 workflow_id,
                 start,
                 priority_key=task.priority_key,
@@ -150,7 +217,7 @@ class Tasks:
     async def _created_before(self, workflow_id: WorkflowId, task: CreateTask) -> TaskReceipt | None:
         """Return the receipt of a task that the same request created. Raises 409 if it was another request."""
         try:
-            description = await self._reader.describe(workflow_id)
+            description = await self._services.reader.describe(workflow_id)
         except ProblemError as error:
             if error.problem.status == 404:
                 return None
@@ -163,20 +230,16 @@ class Tasks:
     async def _status_of(self, workflow_id: WorkflowId) -> TaskStatus:
         """Return a task's status in the index; without it, an open one counts as working."""
         try:
-            finding = self._stores.index.find(workflow_id)
-            row = await read_store(finding, until=seconds_from_now(self._reader.timeouts.restore))
+            finding = self._services.stores.index.find(workflow_id)
+            row = await read_store(finding, until=seconds_from_now(self._services.timeouts.restore))
         except StoreUnavailableError:
             return "working"
         return row.task_status or "working" if row else "working"
 
     def _receipt(self, workflow_id: WorkflowId, note: TaskNote, status: TaskStatus) -> TaskReceipt:
-        links = session_links(self._settings, workflow_id, namespace=self._reader.client.namespace)
         return TaskReceipt(
-            task_id=session_id_of(workflow_id),
-            workflow_id=session_id_of(workflow_id),
+            **identity_of(self._services, workflow_id),
             status=status,
-            url=chat_url(self._settings, workflow_id),
-            temporal_url=links.temporal,
             context=note.context,
             warnings=note.warnings,
         )
@@ -197,11 +260,8 @@ class Tasks:
         return TaskPage(tasks=[self._listed(row) for row in rows], next_cursor=next_cursor)
 
     def _listed(self, row: IndexedSession) -> Task:
-        session_id = session_id_of(row.session_id)
-        links = session_links(self._settings, row.session_id, namespace=self._reader.client.namespace)
         return Task(
-            task_id=session_id,
-            workflow_id=session_id,
+            **identity_of(self._services, row.session_id),
             title=row.title,
             status=row.task_status or "working",
             status_message=row.message,
@@ -209,8 +269,6 @@ class Tasks:
             parent=parent_of(row),
             created_at=row.started_at,
             updated_at=row.last_activity_at,
-            url=chat_url(self._settings, row.session_id),
-            temporal_url=links.temporal,
             context=row.hand_off,
         )
 
@@ -222,14 +280,14 @@ class Tasks:
         async with changes.begin("message_task", workflow_id, message_id=prompt.id):
             check_text(message.text, limits=Limits(), field="text")
             await self._tasks.describe(workflow_id)
-            return await self._sender.send(workflow_id, prompt)
+            return await self._services.sender.send(workflow_id, prompt)
 
     async def cancel(self, workflow_id: WorkflowId, *, reason: str | None = None) -> Task:
         """Cancel a task and all tasks below it, and return it after a moment; an ended one stays as it is."""
         description = await self._tasks.describe_if_retained(workflow_id)
         if description is None:
             return await self._tasks.task(workflow_id)
-        await self._sessions.cancel(workflow_id, reason=reason)
+        await self._services.sessions.cancel(workflow_id, reason=reason)
         try:
             # Temporal loses a query that arrives while the task's workflow closes: it is not waited for.
             async with asyncio.timeout(2 * CANCEL_SECONDS):

@@ -1,13 +1,55 @@
-"""Ranking texts by their words: BM25 of SQLite's full-text index FTS5, in memory (CTX-15, decision 55).
+"""What a hand-off needs beside its rules: storing what a task refers to, and ranking texts (CTX-15, CTX-16).
 
-English words match in all their forms ("deployed" finds "deploying"), accents and case don't count, and scripts without
-spaces are compared by pairs of characters. The same texts get the same scores on every machine.
+Texts are ranked by their words: BM25 of SQLite's full-text index FTS5, in memory (docs/decisions/0055). English words
+match in all their forms ("deployed" finds "deploying"), accents and case don't count, and scripts without spaces are
+compared by pairs of characters. The same texts get the same scores on every machine.
 """
 
+import logging
 import re
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
+
+from turnkeeper.features.tasks.session.task import PreparedTask
+from turnkeeper.features.tasks.session.task_state import TextsToCondense
+from turnkeeper.models.ids import WorkflowId
+from turnkeeper.models.transcript.large_texts import Texts
+from turnkeeper.stores.blobs import Blobs, attachments_owner
+from turnkeeper.stores.database.database import StoreUnavailableError
+
+STORE_IS_DOWN = "the store of large texts can't be reached."
+
+_log = logging.getLogger(__name__)
+
+
+async def store_hand_off(
+    blobs: Blobs, prepared: PreparedTask, *, task_id: WorkflowId, parent_id: WorkflowId | None
+) -> tuple[PreparedTask, TextsToCondense | None]:
+    """Store what the task `task_id` refers to; return the task as it can be started, and its texts to condense.
+
+    Attachments of an inherited conversation are copied from the session `parent_id`. While the store is down,
+    attachments are only named, and texts stay cut. A repetition changes nothing.
+    """
+    try:
+        if parent_id and (missing := prepared.missing_hashes):
+            prepared = prepared.with_contents(await blobs.get_data(attachments_owner(parent_id), missing))
+        if prepared.contents:
+            await blobs.put_data(attachments_owner(task_id), prepared.contents.values())
+    except StoreUnavailableError as error:
+        _log.warning("a task's attachments are only named, since the store is down: %s", error)
+        prepared = prepared.without_attachments(STORE_IS_DOWN)
+    if prepared.long_texts is None:
+        return prepared, None
+    texts = Texts()
+    blob = texts.add(prepared.long_texts.model_dump_json())
+    try:
+        await blobs.put(task_id, texts.by_hash.values())
+    except StoreUnavailableError as error:
+        _log.warning("a task's long texts are cut, not condensed, since the store is down: %s", error)
+        return prepared.without_condensing(STORE_IS_DOWN), None
+    return prepared, TextsToCondense(blob=blob, count=len(prepared.long_texts.texts))
+
 
 MAX_QUERY_TERMS = 64
 """Of a longer query only the first different words count."""
@@ -45,7 +87,8 @@ def rank(query: str, texts: Sequence[str]) -> list[float]:
     >>> rank("Which port has the database?", ["The database: port 5433.", "Lunch is at noon.", "Tea", "A big port."])
     [1.0, 0.0, 0.0, 0.0]
     """
-    terms = _terms(query)
+    words = list(dict.fromkeys(_WORD.findall(_spaced(query).casefold())))
+    terms = [word for word in words if word not in _COMMON][:MAX_QUERY_TERMS] or words[:MAX_QUERY_TERMS]
     passages = [(number, passage) for number, text in enumerate(texts) for passage in _passages(text)]
     if not terms or not passages:
         return [0.0] * len(texts)
@@ -78,11 +121,6 @@ def _passages(text: str) -> list[str]:
         passages.append(text[:end])
         text = text[end:]
     return [*passages, text]
-
-
-def _terms(query: str) -> list[str]:
-    words = list(dict.fromkeys(_WORD.findall(_spaced(query).casefold())))
-    return [word for word in words if word not in _COMMON][:MAX_QUERY_TERMS] or words[:MAX_QUERY_TERMS]
 
 
 def _spaced(text: str) -> str:
