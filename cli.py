@@ -28,7 +28,6 @@ from turnkeeper.features.feature import Feature, Finding
 from turnkeeper.models.settings.mcp_config import load_foreign_servers
 from turnkeeper.models.settings.settings import Settings, SettingsError, load_settings
 from turnkeeper.ops.local.logs import set_up_logging
-from turnkeeper.ops.local.ports import free_port, is_free
 from turnkeeper.ops.local.process import (
     loop_watchdog,
     missing_extra_explained,
@@ -36,6 +35,7 @@ from turnkeeper.ops.local.process import (
     run_fast,
     run_to_end,
 )
+from turnkeeper.ops.local.processes import free_port, is_free
 from turnkeeper.stores.private_files import close_to_others
 from turnkeeper.stores.temporal.endpoint import TemporalAccessError
 
@@ -110,8 +110,7 @@ def api() -> None:
     """Run a gateway, which serves the HTTP API and the chat page."""
     with paused_collector():
         from turnkeeper.api.app import create_app
-        from turnkeeper.api.http.bounded_connections import ConnectionBounds
-        from turnkeeper.api.http.server import GatewayServer
+        from turnkeeper.api.http.server import ConnectionBounds, GatewayServer
         from turnkeeper.stores.stores import check_stores
 
     settings = settings_or_exit()
@@ -177,8 +176,7 @@ def demo(
     It runs offline, in a temporary folder and on free ports, and touches none of your files or sessions. Exit code 1:
     a promise was broken, and the output says which; 2: the demo could not run.
     """
-    from turnkeeper.ops.demo.run import STOPPED, run_demo
-    from turnkeeper.ops.demo.scenario import DemoError
+    from turnkeeper.ops.demo.scenario import STOPPED, DemoError, run_demo
     from turnkeeper.ops.local.dev_server import DevServerError
 
     logging.basicConfig(handlers=[logging.NullHandler()])
@@ -206,7 +204,7 @@ def health() -> None:
 
     A worker is well while Temporal has it among those that poll, and its process answers.
     """
-    from turnkeeper.ops.checks.worker_report import find_trouble
+    from turnkeeper.ops.local.worker_process import find_trouble
 
     if trouble := find_trouble(settings_or_exit()):
         exit_with(trouble)
@@ -279,7 +277,7 @@ async def _replay_check(
     histories: list[Path] | None, sessions: list[str] | None, *, every: bool, limit: int | None, as_json: bool
 ) -> int:
     """Print each problem, then the totals; return the exit code."""
-    from turnkeeper.ops.checks.replay_check import Tally, check_files, check_sessions, silence_sdk
+    from turnkeeper.ops.replay_check import Tally, check_files, check_sessions, silence_sdk
 
     silence_sdk()
     if histories:
@@ -303,7 +301,7 @@ async def _replay_check(
 
 async def _run_doctor() -> bool:
     """Print every finding; return whether something is broken."""
-    from turnkeeper.ops.checks.doctor import examine
+    from turnkeeper.ops.doctor import examine
 
     is_broken = False
     async for finding in examine():
@@ -320,7 +318,7 @@ def _line(finding: Finding) -> str:
 
 
 async def _embedded_server() -> str:
-    from turnkeeper.ops.local.temporal_binary import NoBinaryError, find_binary, server_version
+    from turnkeeper.ops.local.dev_server import NoBinaryError, find_binary, server_version
 
     try:
         binary = find_binary(load_settings().state_dir)

@@ -29,10 +29,10 @@ from turnkeeper.activities.tools import QuickReader, ToolActivities, ToolSource
 from turnkeeper.activities.worker_feature import WorkerParts
 from turnkeeper.features import enable_in_workflows, enabled, load_tables
 from turnkeeper.models.settings.settings import Settings, load_settings
-from turnkeeper.ops.checks.worker_report import reporting
 from turnkeeper.ops.local.dead_worker import RunningReporter
 from turnkeeper.ops.local.logs import set_up_logging
 from turnkeeper.ops.local.process import loop_watchdog, run_to_end
+from turnkeeper.ops.local.worker_process import reporting
 from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.stores import Stores, check_stores

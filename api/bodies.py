@@ -18,7 +18,7 @@ from pydantic_core import PydanticKnownError
 
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.markdown import MAX_CHARS, MAX_TEXTS
-from turnkeeper.api.prompts.attachments import AttachmentBodies
+from turnkeeper.api.prompts import AttachmentBodies
 from turnkeeper.models.context.window import HistoryChange
 from turnkeeper.models.http_responses import SessionLinks
 from turnkeeper.models.ids import DEFAULT_TENANT, ID_PATTERN, WorkflowId, is_id, session_id_of, tenant_of

@@ -9,7 +9,7 @@ if TYPE_CHECKING:  # each process loads only its own parts
     import typer
 
     from turnkeeper.activities.worker_feature import WorkerFeature
-    from turnkeeper.api.gateway_feature import GatewayFeature
+    from turnkeeper.api.services import GatewayFeature
     from turnkeeper.models.session.session import SessionPart
     from turnkeeper.models.settings.settings import Settings
     from turnkeeper.workflows.workflow_part import WorkflowPart

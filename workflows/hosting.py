@@ -64,7 +64,7 @@ from temporalio.workflow import Info
 from turnkeeper.activities.activity_context import beat_now
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.wire import FORGET_QUERY
-from turnkeeper.stores.temporal.history_pages import newest_pages
+from turnkeeper.stores.temporal.connection import newest_pages
 
 if TYPE_CHECKING:
     from temporalio.bridge.proto.workflow_activation import WorkflowActivation

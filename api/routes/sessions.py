@@ -11,8 +11,7 @@ from turnkeeper.api.dependencies import ChangesDep, ServicesDep, SessionId
 from turnkeeper.api.history.visible_sessions import visible_session
 from turnkeeper.api.http.openapi import SERVER, SESSION, WORKER, errors
 from turnkeeper.api.problems import problem
-from turnkeeper.api.prompts.attachments import attachments_of
-from turnkeeper.api.prompts.prompt_sender import new_prompt
+from turnkeeper.api.prompts import attachments_of, new_prompt
 from turnkeeper.api.roles import MAX_HISTORY_BYTES, access, require_for_fields
 from turnkeeper.models.http_responses import (
     Cancelling,

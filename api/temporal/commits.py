@@ -1,11 +1,11 @@
 """Whether Temporal has committed the state that a query result shows (SES-12).
 
 A query result names the workflow tasks that it depends on, each by the time of the event that started it
-(`models/wire.py`): every attempt of a task has another one. The completion of a task is in the history before the
+(`models/as_of.py`): every attempt of a task has another one. The completion of a task is in the history before the
 worker that completed it answers anything else, so it is nearly always there already: the session's watch has seen it,
 or one page of the newest events shows it. Otherwise the task is still open, or was undone because its worker died or
 took too long. Then the result is dropped, since the task runs again with other times. The worker that gave it would
-continue from the wrong state, so it is made to evict the session (`workflows/hosting.py`).
+continue from the wrong state, so it is made to evict the session (`workflows/hosting/sdk_internals.py`).
 """
 
 import asyncio
@@ -25,8 +25,8 @@ from turnkeeper.api.coalescer import Coalescer
 from turnkeeper.models.errors import growing_pauses
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.wire import FORGET_QUERY, AsOf, WorkflowTaskStart
-from turnkeeper.stores.temporal.history_pages import newest_pages
-from turnkeeper.stores.version_counter import VersionCounter
+from turnkeeper.stores.temporal.connection import newest_pages
+from turnkeeper.stores.waiting import VersionCounter
 
 CHECK_SECONDS = 60.0
 """How long to wait for an open task: longer than any task timeout, even if no caller waits any more."""

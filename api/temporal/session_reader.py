@@ -42,11 +42,12 @@ from turnkeeper.api.coalescer import Coalescer
 from turnkeeper.api.problems import ProblemError, invalid, problem
 from turnkeeper.api.temporal.admission import Admission
 from turnkeeper.api.temporal.commits import FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS, MAX_SESSIONS, CommitChecker
-from turnkeeper.api.temporal.deletions import first_run_of, raise_if_deleted
 from turnkeeper.api.temporal.temporal_calls import (
     call_temporal,
     call_worker,
+    first_run_of,
     keeps_failing,
+    raise_if_deleted,
     without_retries,
 )
 from turnkeeper.api.temporal.watch import WatchRegistry

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from turnkeeper.clients.python.errors import GatewayProblemError
 from turnkeeper.clients.python.gateway import GatewayClient
+from turnkeeper.clients.python.request_sender import GatewayProblemError
 from turnkeeper.clients.terminal import texts
 from turnkeeper.clients.terminal.formatting import well_formed
 from turnkeeper.clients.terminal.gateway_command import (

@@ -38,7 +38,7 @@ from turnkeeper.models.session.messages import USER_PATTERN
 from turnkeeper.models.texts import encodable_text
 from turnkeeper.models.wire import UtcDatetime
 from turnkeeper.stores.database.database import StoreUnavailableError
-from turnkeeper.stores.database.moments import microseconds
+from turnkeeper.stores.database.rows import microseconds
 
 MAX_PENDING = 10_000
 """Entries that wait for an unavailable store; beyond them the oldest are lost, and the log says so."""

@@ -35,8 +35,8 @@ from turnkeeper.features.access.tables import (
     parse_key,
 )
 from turnkeeper.models.settings.settings import AuthSettings
-from turnkeeper.stores.cancellation import cancel_until_done
 from turnkeeper.stores.database.database import StoreUnavailableError
+from turnkeeper.stores.waiting import cancel_until_done
 
 if TYPE_CHECKING:
     from turnkeeper.features.access.oidc import TokenVerifier

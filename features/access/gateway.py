@@ -5,9 +5,8 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from turnkeeper.api.gateway_feature import GatewayFeature
 from turnkeeper.api.http.authentication import Authenticator
-from turnkeeper.api.services import Services
+from turnkeeper.api.services import GatewayFeature, Services
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.features.access import audit, login
 from turnkeeper.features.access.audit import AuditRecorder

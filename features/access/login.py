@@ -9,10 +9,10 @@ from turnkeeper.api.callers import Identity
 from turnkeeper.api.changes import Refusal
 from turnkeeper.api.dependencies import ServicesDep
 from turnkeeper.api.http.openapi import OPEN, VERIFIED, errors
-from turnkeeper.api.http.problem_responses import problem_response
+from turnkeeper.api.http.responses import problem_response
 from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.roles import access
-from turnkeeper.api.routes.me import count_request, describe, get_me
+from turnkeeper.api.routes.gateway import count_request, describe, get_me
 from turnkeeper.api.services import Services
 from turnkeeper.features.access.audit import AuditRecorder
 from turnkeeper.features.access.credentials import LIFETIME, CredentialAuthenticator, cookie_name, login_token

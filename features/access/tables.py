@@ -39,8 +39,7 @@ from sqlalchemy import (
 
 from turnkeeper.models.http_responses import Role, parse_role
 from turnkeeper.stores.database.database import Database
-from turnkeeper.stores.database.moments import microseconds, moment_of
-from turnkeeper.stores.database.rows import insert_into, insert_missing
+from turnkeeper.stores.database.rows import insert_into, insert_missing, microseconds, moment_of
 from turnkeeper.stores.database.tables import MAX_ID_CHARS, METADATA
 
 API_KEYS = Table(

@@ -21,16 +21,15 @@ from pydantic_core import to_json
 from turnkeeper.api.bodies import default_input
 from turnkeeper.api.changes import RequestChanges
 from turnkeeper.api.dependencies import ChangesDep, ServicesDep, SessionId
-from turnkeeper.api.gateway_feature import GatewayFeature
-from turnkeeper.api.http.event_stream import EVENT_STREAM, EventStreamResponse
 from turnkeeper.api.http.openapi import PROMPT, SERVER, WORKER, errors
+from turnkeeper.api.http.streams import EVENT_STREAM, EventStreamResponse
 from turnkeeper.api.live.feed import RETRY_SECONDS, Event, ProblemEvent, QueueEvent, UpdateEvent
 from turnkeeper.api.live.live_output import PartialEvent, ProgressEvent
 from turnkeeper.api.problems import ProblemError, invalid, problem
-from turnkeeper.api.prompts.prompt_sender import new_prompt, retry_prompt, retry_prompt_id
+from turnkeeper.api.prompts import new_prompt, retry_prompt, retry_prompt_id
 from turnkeeper.api.roles import MAX_HISTORY_BYTES, access, require
-from turnkeeper.api.services import Services
-from turnkeeper.api.store_calls import seconds_from_now
+from turnkeeper.api.services import GatewayFeature, Services
+from turnkeeper.api.timeouts import seconds_from_now
 from turnkeeper.features.ai_sdk.chunks import ANSWER_RESTARTED, UIMessageChunk, chunk_for_version_6
 from turnkeeper.features.ai_sdk.messages import AnswerMessage, PostChat, UIMessage, UserMessage, messages_of
 from turnkeeper.features.ai_sdk.turn_chunks import Chunks, TurnChunks, turn_of_answer

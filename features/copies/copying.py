@@ -23,8 +23,8 @@ from turnkeeper.api.callers import Caller
 from turnkeeper.api.problems import ProblemError, invalid, problem
 from turnkeeper.api.roles import MAX_HISTORY_BYTES, require_for_copy
 from turnkeeper.api.services import Services
-from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.temporal_calls import call_temporal
+from turnkeeper.api.timeouts import read_store, seconds_from_now
 from turnkeeper.features.copies.document.copied import SessionSnapshot
 from turnkeeper.features.copies.document.document import (
     COPY,

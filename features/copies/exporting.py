@@ -19,7 +19,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from turnkeeper.api.services import Services
-from turnkeeper.api.store_calls import read_store, seconds_from_now
+from turnkeeper.api.timeouts import read_store, seconds_from_now
 from turnkeeper.features.copies.document.copied import SessionSnapshot, StoredContents, snapshot_of
 from turnkeeper.features.copies.document.document import FORMAT, SNAPSHOT, VERSION, ExportedConfiguration, ExportedTurn
 from turnkeeper.features.copies.whole_turns import whole_turns

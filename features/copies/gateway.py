@@ -10,11 +10,10 @@ from fastapi.responses import StreamingResponse
 from turnkeeper.api.bodies import Fork, session_path
 from turnkeeper.api.changes import Starts
 from turnkeeper.api.dependencies import ChangesDep, ServicesDep, SessionId
-from turnkeeper.api.gateway_feature import GatewayFeature
 from turnkeeper.api.http.openapi import SESSION, WORKER, errors
 from turnkeeper.api.problems import invalid
 from turnkeeper.api.roles import access
-from turnkeeper.api.services import Services
+from turnkeeper.api.services import GatewayFeature, Services
 from turnkeeper.features.copies.copying import SessionCopier
 from turnkeeper.features.copies.document.document import FORMAT, VERSION
 from turnkeeper.features.copies.exporting import SessionExporter

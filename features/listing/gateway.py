@@ -7,10 +7,9 @@ from typing import Annotated
 from fastapi import APIRouter, FastAPI, Query
 
 from turnkeeper.api.dependencies import CallerDep, ServicesDep
-from turnkeeper.api.gateway_feature import GatewayFeature
 from turnkeeper.api.http.openapi import ANY, errors
 from turnkeeper.api.roles import access
-from turnkeeper.api.services import Services
+from turnkeeper.api.services import GatewayFeature, Services
 from turnkeeper.features.listing.lists import IndexRepair, SessionLists
 from turnkeeper.models.http_responses import SessionList
 from turnkeeper.models.session.messages import USER_PATTERN

@@ -11,10 +11,9 @@ from fastapi import FastAPI
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from turnkeeper.api.gateway_feature import GatewayFeature
-from turnkeeper.api.http.event_stream import EVENT_STREAM
+from turnkeeper.api.http.streams import EVENT_STREAM
 from turnkeeper.api.roles import MAX_HISTORY_BYTES, Access
-from turnkeeper.api.services import Services
+from turnkeeper.api.services import GatewayFeature, Services
 from turnkeeper.models.settings.settings import Settings
 
 PATH = "/mcp"

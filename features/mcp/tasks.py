@@ -37,7 +37,7 @@ from turnkeeper.api.callers import Caller, caller_of
 from turnkeeper.api.changes import RequestChanges
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.services import Services
-from turnkeeper.api.store_calls import read_store, seconds_from_now
+from turnkeeper.api.timeouts import read_store, seconds_from_now
 from turnkeeper.features.mcp.results import (
     EXPECTED,
     ApprovalForm,

@@ -14,8 +14,7 @@ from pydantic import BaseModel, Field, StrictBool
 
 from turnkeeper.api.bodies import Id, MaybeBlank, PromptText, default_input
 from turnkeeper.api.changes import RequestChanges, Starts
-from turnkeeper.api.prompts.attachments import AttachmentBodies, attachments_of
-from turnkeeper.api.prompts.prompt_sender import new_prompt
+from turnkeeper.api.prompts import AttachmentBodies, attachments_of, new_prompt
 from turnkeeper.api.services import Services
 from turnkeeper.features.tasks.session.task import CreateTask
 from turnkeeper.features.tasks.task_reader import identity_of

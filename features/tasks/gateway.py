@@ -8,11 +8,10 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
 from turnkeeper.api.dependencies import CallerDep, ChangesDep, ServicesDep, TaskId
-from turnkeeper.api.gateway_feature import GatewayFeature
 from turnkeeper.api.http.openapi import ANY, TASK, WORKER, errors
 from turnkeeper.api.roles import MAX_HISTORY_BYTES, access, require_for_fields
 from turnkeeper.api.routes.conversation import ACCEPTED, accepted
-from turnkeeper.api.services import Services
+from turnkeeper.api.services import GatewayFeature, Services
 from turnkeeper.features.tasks.rules.hand_off import ExchangeRelevance
 from turnkeeper.features.tasks.rules.task_context import ConversationHistory
 from turnkeeper.features.tasks.session.task import CreateTask

@@ -12,8 +12,7 @@ from sqlalchemy import BigInteger, Column, Connection, Index, String, Table, del
 
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.stores.database.database import Database
-from turnkeeper.stores.database.moments import microseconds, moment_of
-from turnkeeper.stores.database.rows import insert_missing
+from turnkeeper.stores.database.rows import insert_missing, microseconds, moment_of
 from turnkeeper.stores.database.tables import DELETED_WITH_SESSION, MAX_ID_CHARS, METADATA
 
 TASK_HANDLES = Table(

@@ -17,9 +17,9 @@ from turnkeeper.api.bodies import chat_url, session_links, session_path
 from turnkeeper.api.history.visible_sessions import visible_session
 from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.services import Services
-from turnkeeper.api.store_calls import seconds_from_now
 from turnkeeper.api.temporal.session_reader import FINAL_STATUS_OF
 from turnkeeper.api.temporal.temporal_calls import call_temporal
+from turnkeeper.api.timeouts import seconds_from_now
 from turnkeeper.features.tasks.session.task_state import MEMO_KEY, TaskNote, summary_of_answer, task_status
 from turnkeeper.models.http_responses import Task, TaskResult
 from turnkeeper.models.ids import WorkflowId, session_id_of

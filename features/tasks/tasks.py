@@ -21,9 +21,9 @@ from turnkeeper.api.bodies import Id, PromptText, default_input
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.changes import RequestChanges, Starts, field_names
 from turnkeeper.api.problems import ProblemError, problem
-from turnkeeper.api.prompts.prompt_sender import new_prompt
+from turnkeeper.api.prompts import new_prompt
 from turnkeeper.api.services import Services
-from turnkeeper.api.store_calls import read_store, seconds_from_now
+from turnkeeper.api.timeouts import read_store, seconds_from_now
 from turnkeeper.features.listing.lists import SessionLists, parent_of
 from turnkeeper.features.tasks.histories import rank, store_hand_off
 from turnkeeper.features.tasks.rules.hand_off import MAX_PAGES, Inheritance

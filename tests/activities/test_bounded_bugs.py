@@ -13,7 +13,7 @@ from turnkeeper.activities.failures import MAX_ATTEMPTS
 from turnkeeper.activities.list_prices import ListPrices
 from turnkeeper.activities.spending import Spending
 from turnkeeper.models.transcript.model_call import ModelCall
-from turnkeeper.stores.partials.in_process import InProcessCarrier
+from turnkeeper.stores.partials.factory import InProcessCarrier
 
 CALL = ModelCall(turn=1, step=1, request=1, model="test", digest="d")
 

@@ -15,7 +15,7 @@ from turnkeeper.activities.providers.answer_fields import join_pieces
 from turnkeeper.activities.providers.protocol import Delta
 from turnkeeper.models.transcript.partial_output import MAX_PARTIAL_BYTES, PartialKind, PartialOutput, PartialTag
 from turnkeeper.stores.partials.carrier import LiveSnapshot, PartialCarrier
-from turnkeeper.stores.partials.heartbeats import HeartbeatCarrier
+from turnkeeper.stores.partials.factory import HeartbeatCarrier
 
 TAG = PartialTag(message_id="a", turn=1, step=1, request=1, attempt=1)
 

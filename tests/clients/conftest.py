@@ -17,7 +17,7 @@ from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import FileChange, ToolResult
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolInvocation, ToolList
-from turnkeeper.stores.partials.in_process import InProcessCarrier
+from turnkeeper.stores.partials.factory import InProcessCarrier
 
 TEMPORAL_UI = "http://temporal.example"
 

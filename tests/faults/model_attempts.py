@@ -24,7 +24,7 @@ from turnkeeper.models.transcript.model_call import (
     RequestHead,
     ToolSpec,
 )
-from turnkeeper.stores.partials.in_process import InProcessCarrier
+from turnkeeper.stores.partials.factory import InProcessCarrier
 from turnkeeper.testing.vendor_server import VendorServer
 
 PROMPT = "look it up"

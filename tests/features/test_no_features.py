@@ -21,7 +21,7 @@ from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.stores.partials.in_process import InProcessCarrier
+from turnkeeper.stores.partials.factory import InProcessCarrier
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from turnkeeper.cli import commands
 from turnkeeper.features.access.keys_command import lacks_key
 from turnkeeper.features.access.tables import Audit, AuditFilter, parse_key
 from turnkeeper.models.settings.settings import load_settings
-from turnkeeper.ops.checks.doctor import examine
+from turnkeeper.ops.doctor import examine
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.stores import Stores
 

@@ -35,7 +35,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.transcript.conversation import BlobRef, HandOffReport, SubTask, ToolResult
     from turnkeeper.models.transcript.large_texts import cut_result
     from turnkeeper.models.wire import Frozen
-    from turnkeeper.stores.temporal.new_session import initial_attributes, initial_memo, initial_summary
+    from turnkeeper.stores.temporal.search_attributes import initial_attributes, initial_memo, initial_summary
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.turn.turn_scope import TurnScope, check_cancelled
     from turnkeeper.workflows.workflow_part import run_in_background

@@ -30,7 +30,7 @@ from turnkeeper.models.transcript.model_call import (
     RequestHead,
 )
 from turnkeeper.stores.blobs import Blobs
-from turnkeeper.stores.partials.in_process import InProcessCarrier
+from turnkeeper.stores.partials.factory import InProcessCarrier
 
 
 @dataclass

@@ -51,7 +51,7 @@ from turnkeeper.stores.archive import Archive, ArchivedTurn
 from turnkeeper.stores.blobs import Blobs, opaque_owner
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.database.tables import METADATA
-from turnkeeper.stores.partials.in_process import InProcessCarrier
+from turnkeeper.stores.partials.factory import InProcessCarrier
 from turnkeeper.stores.stores import Stores
 from turnkeeper.worker import own_build_id
 from turnkeeper.workflows import activity_options

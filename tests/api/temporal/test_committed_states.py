@@ -53,7 +53,7 @@ from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationState
 from turnkeeper.models.wire import AsOf, WorkflowTaskStart
-from turnkeeper.stores.partials.in_process import InProcessCarrier
+from turnkeeper.stores.partials.factory import InProcessCarrier
 
 OBSERVED_SECONDS = 6.0
 

@@ -12,7 +12,7 @@ from tests.waiting import until
 from turnkeeper.activities.activity_context import HEARTBEAT_SECONDS
 from turnkeeper.activities.providers.protocol import Delta
 from turnkeeper.models.transcript.model_call import Spent
-from turnkeeper.stores.partials.heartbeats import HeartbeatCarrier
+from turnkeeper.stores.partials.factory import HeartbeatCarrier
 from turnkeeper.workflows.activity_options import HEARTBEAT_TIMEOUT
 
 WRITING = [Delta("think", "I look."), Delta("call", "look")]

@@ -21,8 +21,7 @@ from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.texts import tokens_of
 from turnkeeper.models.transcript.conversation import ConversationMessage, ModelStep, Usage
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
-from turnkeeper.stores.partials.heartbeats import HeartbeatCarrier
-from turnkeeper.stores.partials.in_process import InProcessCarrier
+from turnkeeper.stores.partials.factory import HeartbeatCarrier, InProcessCarrier
 from turnkeeper.testing.vendor_server import Answer
 
 STORY = "It was a dark and stormy night. " * 20

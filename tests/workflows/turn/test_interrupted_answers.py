@@ -22,7 +22,7 @@ from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.transcript.conversation import INTERRUPTED_NOTE, ConversationMessage, ModelStep, ToolResult
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolInvocation
-from turnkeeper.stores.partials.heartbeats import HeartbeatCarrier
+from turnkeeper.stores.partials.factory import HeartbeatCarrier
 from turnkeeper.testing.vendor_server import Answer
 
 STORY = "It was a dark"

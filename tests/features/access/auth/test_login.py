@@ -24,8 +24,8 @@ from tests.harness import TASK_SECONDS, Environment, Gate, asks, patient
 from tests.waiting import BOUND, until
 from turnkeeper.api.callers import LOCAL, Identity
 from turnkeeper.api.timeouts import Timeouts
-from turnkeeper.clients.python.errors import GatewayProblemError
 from turnkeeper.clients.python.gateway import GatewayClient
+from turnkeeper.clients.python.request_sender import GatewayProblemError
 from turnkeeper.features.access import credentials
 from turnkeeper.features.access.credentials import CredentialAuthenticator
 from turnkeeper.features.access.tables import TOKEN_BYTES, ApiKeys, Logins

@@ -11,7 +11,7 @@ from httpx import AsyncClient
 from tests.features.tasks.api.delegating import awaited, create, mailing_sub_task
 from tests.harness import BOUND, Environment
 from turnkeeper.api.history.approval_reader import ApprovalReader
-from turnkeeper.api.history.text_restorer import TextRestorer
+from turnkeeper.api.history.transcript_reader import TextRestorer
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.ids import PublicId, WorkflowId
 from turnkeeper.models.session.approvals import PendingApproval, PendingApprovals

@@ -156,7 +156,8 @@ async def check_files(paths: Sequence[Path]) -> AsyncIterator[Finding]:
 
     async def files() -> AsyncIterator[Path]:
         for path in paths:
-            for file in _files_of(path):
+            # A folder without any counts as a file: reading it reports the error.
+            for file in (sorted(path.rglob("*.json")) if path.is_dir() else []) or [path]:
                 yield file
 
     async def check(file: Path, threads: ThreadPoolExecutor) -> list[Finding]:
@@ -169,11 +170,6 @@ async def check_files(paths: Sequence[Path]) -> AsyncIterator[Finding]:
 
     async for finding in _check_concurrently(files(), check):
         yield finding
-
-
-def _files_of(path: Path) -> Sequence[Path]:
-    # A folder without any is returned itself; reading it reports the error.
-    return sorted(path.rglob("*.json")) or [path] if path.is_dir() else [path]
 
 
 def read_history(file: Path) -> WorkflowHistory:
@@ -267,7 +263,7 @@ async def _check_chain(client: Client, chain: _Chain, threads: ThreadPoolExecuto
     findings: list[Finding] = []
     run = chain.newest or ""
     try:
-        run = run or await _newest_run(client, chain.session)
+        run = run or (await client.get_workflow_handle(chain.session).describe(rpc_timeout=RPC_TIMEOUT)).run_id or ""
         while run:
             handle = client.get_workflow_handle(chain.session, run_id=run)
             history = await handle.fetch_history(rpc_timeout=RPC_TIMEOUT)
@@ -289,11 +285,6 @@ def _missing(chain: _Chain, run: str) -> Finding:
     if chain.is_requested and not run:
         return Finding("unusable", chain.session, message="session not found")
     return Finding("gone", chain.session, run, message="was deleted before it could be read")
-
-
-async def _newest_run(client: Client, session: str) -> str:
-    described = await client.get_workflow_handle(session).describe(rpc_timeout=RPC_TIMEOUT)
-    return described.run_id or ""
 
 
 async def _check_concurrently(

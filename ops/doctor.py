@@ -33,10 +33,9 @@ from turnkeeper.models.settings.settings import (
     settings_file,
 )
 from turnkeeper.models.texts import counted
-from turnkeeper.ops.checks.worker_report import WorkerReport
-from turnkeeper.ops.local.dev_server import is_in_use
-from turnkeeper.ops.local.ports import is_free
-from turnkeeper.ops.local.temporal_binary import INSTALL, NoBinaryError, find_binary, server_version
+from turnkeeper.ops.local.dev_server import INSTALL, NoBinaryError, find_binary, is_in_use, server_version
+from turnkeeper.ops.local.processes import is_free
+from turnkeeper.ops.local.worker_process import WorkerReport
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.database.rows import insert_missing
 from turnkeeper.stores.database.tables import BLOBS
