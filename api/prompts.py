@@ -5,8 +5,8 @@ the same prompt sent again stores the same rows, and they are deleted with the s
 prompt is signalled, or the session started, nobody refers to them, and nobody can read what is under an id without a
 session.
 
-**Sending** is one signal, which Temporal keeps. Nothing is asked before it or after it: what became of a prompt is read
-on the stream, or by its id.
+**Sending** is one signal, which Temporal keeps. The session is not asked before it or after it: what became of a prompt
+is read on the stream, or by its id.
 
 **Fates.** The session has the queue and the last fates. What it has forgotten is in the archive: a turn as a turn, any
 other fate by the prompt's id. A fate is archived before the session forgets it, so the session is queried first.

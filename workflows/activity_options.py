@@ -8,7 +8,7 @@ from temporalio.workflow import ActivityCancellationType, ActivityConfig
 from turnkeeper.stores.database import OPERATION_SECONDS
 
 HEARTBEAT_TIMEOUT = timedelta(seconds=8)
-"""Activities heartbeat every 3 s; a dead worker is detected after this time."""
+"""A dead worker is detected after this time. Activities heartbeat every 3 s."""
 
 MODEL_RETRIES = RetryPolicy(
     # For workers that die or shut down, without a limit: the schedule-to-close timeout, which is the turn's remaining

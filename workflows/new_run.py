@@ -1,6 +1,4 @@
-"""Continue-as-new: when a session does it, and how (SES-14).
-
-The workflow task that last changed the session (SES-12).
+"""Continue-as-new: when a session does it, and how (SES-14); and the task that last changed a session (SES-12).
 
 The only thing that workflow code knows of its task is its start time, `workflow.time_ns`. The task of a rejected update
 leaves no event, so what counts is the last task that changed something. It is recorded with the change, since in a

@@ -244,10 +244,7 @@ async def _call(named_tool: NamedTool, invocation: ToolInvocation, on_progress: 
     return named_tool.result_of(result)
 
 
-# The servers of `mcp.json`
-
-
-_log = logging.getLogger(__name__)
+# ---- the servers of `mcp.json`
 
 
 def build_toolbox(settings: Settings) -> Toolbox:
