@@ -7,8 +7,8 @@
                 └── Feature.commands ───────> cli.py        commands, and a check for doctor and up
     all ─────────── Feature.load_tables ────> stores        tables: all stores have the same ones
 
-The core imports no feature. A feature imports the core, and other features only if its docstring begins with them; a test
-holds both. To add one, write its folder, and name it in `FEATURES`.
+The core imports no feature. A feature imports the core, and other features only if its docstring begins with them; a
+test holds both. To add one, write its folder, and name it in `FEATURES`.
 """
 
 from collections.abc import Sequence

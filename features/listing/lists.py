@@ -1,13 +1,14 @@
 """Lists of sessions from our own index, and the index's repair (API-1, docs/decisions/0049).
 
-**Lists.** A cursor is the place in the index where its page ended, with a checksum that finds what is no cursor of ours. Anybody
-can compute it, so the place can still be anything.
+**Lists.** A cursor is the place in the index where its page ended, with a checksum that finds what is no cursor of
+ours. Anybody can compute it, so the place can still be anything.
 
-**Repair.** The index is compared with Temporal's list and corrected. A session writes its own row. It has none, or an open one after its end, if it was started by hand and has had no turn,
-if it was terminated, or if the store was down when it ended. When it starts and once a minute, each gateway compares
-the sessions that have started or ended since the last comparison of any gateway; the first time, all of them. Once an
-hour it also looks for sessions that are listed as open and that Temporal no longer has. A comparison reads pages, and
-is repeated without harm; two gateways may do it at once.
+**Repair.** The index is compared with Temporal's list and corrected. A session writes its own row. It has none, or an
+open one after its end, if it was started by hand and has had no turn, if it was terminated, or if the store was down
+when it ended. When it starts and once a minute, each gateway compares the sessions that have started or ended since the
+last comparison of any gateway; the first time, all of them. Once an hour it also looks for sessions that are listed as
+open and that Temporal no longer has. A comparison reads pages, and is repeated without harm; two gateways may do it at
+once.
 """
 
 import asyncio

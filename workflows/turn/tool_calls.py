@@ -1,8 +1,9 @@
 """Runs the tool calls of a step, after the decisions of people (AGT-1, AGT-7, AGT-8).
 
-The effect of a tool decides if Temporal runs a call again whose worker died (`_is_repeatable`). All approvals of a step are requested at once, so one timer serves them all. Each call then waits on its own, while
-others run, until a person decides through the update `resolve_approval`, or the time is over. A waiting call has no
-activity, so the session can continue as new meanwhile: calls, requests and decisions are part of the carried state.
+The effect of a tool decides if Temporal runs a call again whose worker died (`_is_repeatable`). All approvals of a step
+are requested at once, so one timer serves them all. Each call then waits on its own, while others run, until a person
+decides through the update `resolve_approval`, or the time is over. A waiting call has no activity, so the session can
+continue as new meanwhile: calls, requests and decisions are part of the carried state.
 """
 
 import asyncio
