@@ -223,7 +223,7 @@ class Settings(BaseSettings):
     """Port of the embedded Temporal server; 0: any free one. If it is in use, another one is taken and printed."""
     temporal_ui_port: Port = 0
     """Port on which the gateway reaches the embedded server's Web UI; people open it at the gateway's `/temporal`. 0:
-    one to which browsers connect no page. If it is in use, another one is taken and printed."""
+    a port that browsers block for web pages. If it is in use, another one is taken and printed."""
     temporal_ui_proxy: str | None = Field(None, pattern=r"^https?://[^\s/]+$")
     """Where the gateway reaches the Web UI that it serves at `/temporal`, without a path: `http://temporal-ui:8080`.
     Its public path must be `/temporal`; None: the embedded server's."""
