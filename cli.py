@@ -81,6 +81,26 @@ def up() -> None:
 
 
 @commands.command()
+def tools(
+    file: Path,
+    describe: Annotated[bool, typer.Option("--describe", hidden=True)] = False,
+) -> None:
+    """Serve the tools of a file's agents as an MCP server over stdio."""
+    from turnkeeper.features.agents.agent_file import AgentFileError, load_agents
+    from turnkeeper.features.agents.registration import description
+
+    try:
+        if describe:
+            print(description(load_agents(file), file))
+            return
+        from turnkeeper.features.agents.tool_process import main
+
+        main(file, max_bytes=_settings().tool_memory)
+    except AgentFileError as error:
+        _exit_with(error)
+
+
+@commands.command()
 def worker(
     activity_reports: Annotated[
         int | None, typer.Option(metavar="FD", hidden=True, help="Used by `turnkeeper up`.")

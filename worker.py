@@ -9,6 +9,7 @@ import importlib.metadata
 import os
 import signal
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -186,11 +187,13 @@ async def run_worker(settings: Settings, client: Client, *, activity_reports: in
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop_requested.set)
     providers = build_providers(settings)
+    features = [part for feature in enabled(settings.features) if (part := feature.worker)]
+    servers = [server for feature in features for server in feature.tool_servers(settings)]
     with loop_watchdog():
         async with (
             Stores.of(settings) as stores,
             carrier_factory(settings)(client) as partials,
-            build_toolbox(settings) as tools,
+            build_toolbox(settings, *servers) as tools,
             build_worker(
                 client,
                 settings,
@@ -206,7 +209,10 @@ async def run_worker(settings: Settings, client: Client, *, activity_reports: in
                 tool_problems=lambda: tools.problems,
                 refused_parts=providers.refused_parts,
             ),
+            AsyncExitStack() as running,
         ):
+            for feature in features:
+                await running.enter_async_context(feature.running(settings, stores))
             await partials.listen()
             await stop_requested.wait()
 

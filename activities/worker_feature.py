@@ -1,6 +1,7 @@
 """What a feature adds to the worker."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +9,7 @@ from temporalio.client import Client
 
 from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.model_request.model_client import ModelClient
+from turnkeeper.activities.toolbox.tool_server import ToolServer
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.stores import Stores
 
@@ -27,6 +29,14 @@ class WorkerFeature:
     """The hooks of the worker. Each one adds nothing, unless a feature overrides it."""
 
     workflows: Sequence[type] = ()
+
+    def tool_servers(self, settings: Settings) -> Sequence[ToolServer]:
+        """Return servers of tools that every session may use, besides the built-in one and those of `mcp.json`."""
+        return ()
+
+    def running(self, settings: Settings, stores: Stores) -> AbstractAsyncContextManager[None]:
+        """Return a context that is open while the worker runs."""
+        return nullcontext()
 
     def activities(self, parts: WorkerParts) -> Sequence[Callable[..., Any]]:
         return ()

@@ -40,7 +40,7 @@ from turnkeeper.models.session.messages import (
     configured,
 )
 from turnkeeper.models.session.queue.prompts import PromptMode
-from turnkeeper.models.session.tools.tool_policy import ToolPolicy
+from turnkeeper.models.session.tools.tool_policy import ToolNames, ToolPolicy
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.wire import NOT_BLANK_PATTERN, Items, Reason, Strict, UtcDatetime
 from turnkeeper.workflows.hosting.endpoint import WEB_UI_PATH, web_ui_origin
@@ -153,6 +153,7 @@ class StartSession(Strict):
     model: ModelName | None = None
     limits: LimitsBody | None = None
     history: HistoryBody | None = None
+    tools: ToolNames | None = None
     tool_policy: ToolPolicy | None = None
     unattended: StrictBool = False
     workspace: Folder = ""
@@ -382,6 +383,7 @@ def requested_input(options: StartSession, settings: Settings, workflow_id: Work
         model=options.model,
         limits=options.limits,
         history=options.history,
+        tools=options.tools,
         tool_policy=options.tool_policy,
     )
     fields: dict[str, Any] = {

@@ -12,7 +12,7 @@ from importlib import import_module
 
 from turnkeeper.features.feature import Feature
 
-FEATURES = ("access", "listing", "copies", "tasks", "mcp", "ai_sdk")
+FEATURES = ("access", "listing", "copies", "tasks", "agents", "mcp", "ai_sdk")
 """All features, each after those that it needs."""
 
 

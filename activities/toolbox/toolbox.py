@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Self, cast
 
 from turnkeeper.activities.tool_progress import ProgressListener
 from turnkeeper.activities.toolbox.built_in import BuiltInConnection, built_in_tools
+from turnkeeper.activities.toolbox.call_context import CONTEXT
 from turnkeeper.activities.toolbox.tool_names import NamedTool, ToolNames, error_result, one_line
 from turnkeeper.activities.toolbox.tool_server import Remote, ToolChangedError, ToolServer
 from turnkeeper.activities.tools import ServerLostError
@@ -239,7 +240,10 @@ async def _call(named_tool: NamedTool, invocation: ToolInvocation, on_progress: 
     if isinstance(connection, BuiltInConnection):
         return await connection.call(named_tool.tool.name, invocation)
     # A call id is unique only in its session, but a server may serve all sessions.
-    meta = cast("RequestParamsMeta", {IDEMPOTENCY_KEY: f"{invocation.session_id}/{invocation.call_id}"})
+    key = f"{invocation.session_id}/{invocation.call_id}"
+    signer = connection.server.signer
+    context = {CONTEXT: signer.signed_context(invocation, key)} if signer else {}
+    meta = cast("RequestParamsMeta", {IDEMPOTENCY_KEY: key, **context})
     tool = cast("Tool", named_tool.tool)
     result = await connection.call(tool, invocation.args, meta, patience=invocation.patience, on_progress=on_progress)
     return named_tool.result_of(result)
@@ -251,8 +255,10 @@ async def _call(named_tool: NamedTool, invocation: ToolInvocation, on_progress: 
 _log = logging.getLogger(__name__)
 
 
-def build_toolbox(settings: Settings) -> Toolbox:
+def build_toolbox(settings: Settings, *others: ToolServer) -> Toolbox:
     """Return the tools of all servers, the built-in ones first. What is wrong in `mcp.json` is logged.
+
+    `others` are servers that are not in the file: those of features.
 
     Raises:
         SettingsError: The setting `mcp_config` names no file.
@@ -262,7 +268,7 @@ def build_toolbox(settings: Settings) -> Toolbox:
         _log.error("the tool server %r is left out: %s", name, problem)
     for name, notes in config.notes.items():
         _log.warning("of the tool server %r: %s", name, "; ".join(notes))
-    servers = [own_tool_server(settings), *foreign_tool_servers(config, settings)]
+    servers = [own_tool_server(settings), *others, *foreign_tool_servers(config, settings)]
     return Toolbox(servers, problems=config.problems)
 
 

@@ -20,7 +20,7 @@ from turnkeeper.models.limits import MIN_STATE_BYTES, Limits, LimitsChange
 from turnkeeper.models.session.carried_state import CarriedState
 from turnkeeper.models.session.defaults import DEFAULT_MODEL, DEFAULT_SYSTEM_PROMPT
 from turnkeeper.models.session.queue.prompts import PromptSignal, check_text, rejection_for
-from turnkeeper.models.session.tools.tool_policy import ToolPolicy
+from turnkeeper.models.session.tools.tool_policy import ToolNames, ToolPolicy
 from turnkeeper.models.texts.one_line import one_line
 from turnkeeper.models.wire import Change, Compact, Frozen, Person, Reason, Strict, UndecodablePayload, UtcDatetime
 
@@ -110,7 +110,11 @@ class SessionInput(Frozen):
     system_prompt: str = DEFAULT_SYSTEM_PROMPT
     limits: Limits = Limits()
     history: ConversationHistoryConfig = ConversationHistoryConfig()
+    tools: ToolNames | None = None
+    """The only tools that it has; `None`: all that the worker has (AGN-2)."""
     tool_policy: ToolPolicy = {}
+    agent: str | None = None
+    """The agent that it was started with and its version, as in `weather@2`; `None`: it has none (AGN-4)."""
     unattended: bool = False
     """Whether nobody is there to approve tool calls: tools that the policy does not mention are denied,
     unless they are read-only."""
@@ -160,6 +164,7 @@ class Configure(Strict):
     model: ModelName | None = None
     limits: LimitsChange | None = None
     history: HistoryChange | None = None
+    tools: ToolNames | None = None
     tool_policy: ToolPolicy | None = None
 
 
@@ -285,7 +290,7 @@ def configuration_of(start: SessionInput) -> SessionInput:
 
 def configured(current: SessionInput, change: Configure) -> SessionInput:
     """Return the configuration with `change` applied. Raises `RejectedError` naming the field (SES-8)."""
-    update: dict[str, Any] = change.model_dump(include={"title", "tool_policy"}, exclude_none=True)
+    update: dict[str, Any] = change.model_dump(include={"title", "tools", "tool_policy"}, exclude_none=True)
     if change.model is not None:
         split_model(change.model)
         update["model"] = change.model

@@ -212,6 +212,7 @@ class Session:
             tasks_usage=self.facts.usage_between_turns,
             revision=self._changed(),
             retries=prompt.retries,
+            agent=self.config.agent,
         )
         self._update(usage_between_turns=None)
         turn = RunningTurn.begin(
@@ -219,6 +220,7 @@ class Session:
             model=self.config.model,
             limits=self.config.limits,
             history=self.config.history,
+            tools=self.config.tools,
             tool_policy=self.config.tool_policy,
             now=now,
         )

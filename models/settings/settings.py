@@ -158,6 +158,12 @@ class Settings(BaseSettings):
     """Folder of all data: the embedded server's database and address, the archive, logs, offline scripts."""
     features: Annotated[tuple[str, ...] | None, NoDecode] = None
     """What worker and gateway have besides the core, each by its name in `features/`; None: everything."""
+    agents: File | None = None
+    """A Python file with agents and their tools (`turnkeeper up FILE`); None: sessions have no agents of code."""
+    agent: str | None = Field(None, pattern=r"^[a-z0-9][a-z0-9_-]{0,63}(@[1-9][0-9]{0,8})?$")
+    """The agent of sessions that name none, as `weather` or `weather@2`; None: they have the settings below."""
+    tool_memory: int = Field(1_000_000_000, ge=100_000_000)
+    """How many bytes of memory the process with an agent's own tools may have."""
     archive_url: str | None = Field(None, repr=False)
     """Database of archived turns and large texts, the same for every worker and gateway: `sqlite:///PATH`, or
     `postgresql://USER:PASSWORD@HOST:PORT/DATABASE` with no option but `sslmode`; None: `archive.db` in `state_dir`."""

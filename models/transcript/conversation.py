@@ -93,6 +93,8 @@ class ConversationMessage(Frozen):
     """Who or what stopped the turn; left out of the JSON if nothing did."""
     retries: str | None = Field(None, exclude_if=lambda turn_id: turn_id is None)
     """The id of the turn that this one retries; left out of the JSON if it is none."""
+    agent: str | None = Field(None, exclude_if=lambda agent: agent is None)
+    """The agent and its version, as in `weather@2`; left out of the JSON if the session has none (AGN-4)."""
     usage: Usage | None = None
     """Of all model calls of the turn, with `tasks_usage`."""
     tasks_usage: Usage | None = None

@@ -365,6 +365,9 @@ class ToolInvocation(Compact):
     args: dict[str, JsonValue]
     args_blob: BlobRef | None = None
     file_sha256: str | None = None
+    user: str | None = None
+    agent: str | None = None
+    """For whom it runs, and which version of which agent asked for it; only for tools of a server (AGN-3)."""
     patience: float | None = None
     """Seconds to wait for a foreign server's answer, counted from its last report of progress; `None`: no limit."""
     workspace: str = ""

@@ -59,6 +59,7 @@ class TurnScope:
         return decide(
             self.turn.tool_policy,
             tool,
+            only=self.turn.tools,
             unattended=session.config.unattended,
             allowed=session.tools.allowances,
         )

@@ -17,7 +17,7 @@ from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.defaults import SystemPrompt
 from turnkeeper.models.session.messages import ModelName, Title, UserName
-from turnkeeper.models.session.tools.tool_policy import ToolPolicy
+from turnkeeper.models.session.tools.tool_policy import ToolNames, ToolPolicy
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import Usage
 from turnkeeper.models.wire import Frozen, Items, UtcDatetime, few_keys
@@ -52,6 +52,7 @@ class ExportedConfiguration(_Part):
     system_prompt: SystemPrompt
     limits: Limits = Limits()
     history: ConversationHistoryConfig = ConversationHistoryConfig()
+    tools: ToolNames | None = None
     tool_policy: ToolPolicy = {}
     unattended: bool = False
     workspace: str = ""

@@ -146,6 +146,7 @@ def sub_task_input(
             "title": task.title,
             "model": request.model or turn.model,
             "limits": limits,
+            "tools": turn.tools,
             "tool_policy": turn.tool_policy,
             "chat_url": chat_url_of(session, task),
             "task": prepared.task.model_copy(

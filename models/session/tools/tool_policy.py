@@ -1,6 +1,6 @@
-"""Which tools may run (AGT-8): patterns and decisions; the first match counts."""
+"""Which tools are offered, and which may run (AGT-8, AGN-2): patterns and decisions; the first match counts."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
 from typing import Annotated, Final, Literal
 
@@ -31,10 +31,15 @@ tools, one without a server is only ever a restriction, except `*`, which is for
 counts."""
 
 
+ToolNames = Annotated[list[Annotated[str, Field(min_length=1, max_length=128)]], Field(max_length=MAX_KEYS)]
+"""The only tools that a session has: names and patterns, with or without a server as in a `ToolPolicy`."""
+
+
 def decide(
     policy: dict[str, ToolDecision],
     tool: ToolSpec,
     *,
+    only: Sequence[str] | None = None,
     unattended: bool = False,
     allowed: Collection[str] = (),
 ) -> ToolDecision:
@@ -44,8 +49,9 @@ def decide(
     pattern makes a foreign tool's decision milder only if it names the server, or no name at all. Of the others before
     it, the strictest counts, whatever their order.
 
-    A tool in `allowed` was allowed for the session: `ask` becomes `allow`, `deny` stays. In an `unattended` session
-    nobody can be asked, so the default is `deny`; an `ask` in the policy stays.
+    With `only`, every other tool is denied. A tool in `allowed` was allowed for the session: `ask` becomes `allow`,
+    `deny` stays. In an `unattended` session nobody can be asked, so the default is `deny`; an `ask` in the policy
+    stays.
 
     >>> decide({"file_*": "deny"}, ToolSpec(name="file_read", effect="read"))
     'deny'
@@ -60,10 +66,14 @@ def decide(
     'deny'
     >>> decide({"my shop__pay": "allow"}, ToolSpec(name="my_shop__pay", server="my shop", own_name="pay"))
     'allow'
+    >>> decide({}, ToolSpec(name="now", effect="read"), only=["file_*", "issues__*"])
+    'deny'
     >>> pay = ToolSpec(name="pay")
     >>> decide({}, pay, unattended=True), decide({"*": "ask"}, pay, unattended=True), decide({}, pay, allowed=["pay"])
     ('deny', 'ask', 'allow')
     """
+    if only is not None and not any(_is_for(pattern, tool) for pattern in only):
+        return "deny"
     decision, restrictions = _default(tool, unattended=unattended), list[ToolDecision]()
     for pattern, listed in policy.items():
         if _is_for(pattern, tool):

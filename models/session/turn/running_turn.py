@@ -22,7 +22,7 @@ from turnkeeper.models.session.approvals import (
     record_decision,
 )
 from turnkeeper.models.session.queue.prompts import Prompt
-from turnkeeper.models.session.tools.tool_policy import ToolPolicy
+from turnkeeper.models.session.tools.tool_policy import ToolNames, ToolPolicy
 from turnkeeper.models.session.turn.budgets import Budgets
 from turnkeeper.models.session.turn.turn_bytes import TurnBytes
 from turnkeeper.models.transcript.conversation import ConversationMessage, TurnStop
@@ -47,8 +47,8 @@ from turnkeeper.models.wire import Compact, UtcDatetime
 class CarriedTurn(Compact):
     """The carried part of a running turn, without its message, which the transcript carries (SES-14).
 
-    `model`, `limits`, `history` and `tool_policy` are those at its begin: later configuration applies to the next turn
-    (SES-8). `steps` and `calls` count towards its limits.
+    `model`, `limits`, `history`, `tools` and `tool_policy` are those at its begin: later configuration applies to the
+    next turn (SES-8). `steps` and `calls` count towards its limits.
     """
 
     deadline: UtcDatetime
@@ -56,6 +56,7 @@ class CarriedTurn(Compact):
     model: str
     limits: Limits
     history: ConversationHistoryConfig
+    tools: ToolNames | None = None
     tool_policy: ToolPolicy = {}
     awaiting_since: UtcDatetime | None = None
     """Since when a decision is pending; `deadline` moves by the time that this takes."""
@@ -92,6 +93,7 @@ class RunningTurn(CarriedTurn):
         model: str,
         limits: Limits,
         history: ConversationHistoryConfig,
+        tools: list[str] | None,
         tool_policy: ToolPolicy,
         now: datetime,
     ) -> Self:
@@ -100,6 +102,7 @@ class RunningTurn(CarriedTurn):
             model=model,
             limits=limits,
             history=history,
+            tools=tools,
             tool_policy=tool_policy,
             message=message,
             carried_bytes=carried_size(message),

@@ -1,0 +1,161 @@
+"""`turnkeeper tools FILE`: an MCP server over stdio with the tools of a file (AGN-3).
+
+Each call runs in this process, those that are not `async` in threads. The worker starts the process, ends it, and
+starts it again when it has died; any other MCP client can use it too. What a tool prints goes to the log, never between
+the messages.
+"""
+
+import asyncio
+import json
+import os
+import resource
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import anyio
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel.server import Server
+from mcp.server.stdio import stdio_server
+from mcp_types import (
+    CallToolRequestParams,
+    CallToolResult,
+    ContentBlock,
+    ImageContent,
+    ListToolsResult,
+    PaginatedRequestParams,
+    TextContent,
+    ToolAnnotations,
+)
+from mcp_types import Tool as ListedTool
+from pydantic import ValidationError
+
+from turnkeeper.activities.toolbox.call_context import CONTEXT, KEY_VARIABLE, verified
+from turnkeeper.features.agents.agent_file import load_agents, tools_of
+from turnkeeper.features.agents.tool import Image, Report, Tool, ToolContext, ToolError, json_result
+
+MAX_COMPLAINTS = 3
+
+Context = ServerRequestContext[Any]
+
+
+def server_of(tools: Sequence[Tool], *, key: str | None) -> Server[Any]:
+    """Return the MCP server of tools; `key` is the one that the worker signs a call's context with."""
+    by_name = {one.name: one for one in tools}
+
+    async def list_tools(context: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
+        return ListToolsResult(tools=[_listed(one) for one in tools])
+
+    async def call_tool(context: Context, params: CallToolRequestParams) -> CallToolResult:
+        one = by_name.get(params.name)
+        if one is None:
+            return _failed(f"There is no tool {params.name!r}; there are {', '.join(by_name)}.")
+        try:
+            return _answer(await one.run(params.arguments or {}, _context_of(context, key)))
+        except ToolError as error:
+            return _failed(str(error))
+        except ValidationError as error:
+            return _failed(f"The arguments don't fit: {_complaint(error)}")
+        except MemoryError:
+            return _failed(f"{one.name} needed more memory than a tool may use.")
+        except Exception as error:  # noqa: BLE001  # whatever a tool raises, the model reads a result
+            return _failed(f"{one.name} raised {type(error).__name__}: {error}")
+
+    return Server("tools", version=version("turnkeeper"), on_list_tools=list_tools, on_call_tool=call_tool)
+
+
+def _listed(one: Tool) -> ListedTool:
+    meta = {
+        name: value
+        for name, value in (("turnkeeper/ask", one.ask), ("turnkeeper/timeout", one.timeout))
+        if value is not None
+    }
+    return ListedTool(
+        name=one.name,
+        description=one.description,
+        input_schema=one.input_schema,
+        annotations=ToolAnnotations(
+            read_only_hint=one.effect == "read", idempotent_hint=one.effect == "idempotent", open_world_hint=False
+        ),
+        _meta=meta or None,
+    )
+
+
+def _context_of(context: Context, key: str | None) -> ToolContext:
+    """Return for whom a call runs: as the worker says it, or nobody in particular."""
+    signed = (context.meta or {}).get(CONTEXT)
+    said = verified(signed, key) if key and isinstance(signed, str) else None
+    report = _reporting(context)
+    if said is None:
+        return ToolContext(report=report)
+    return ToolContext(**{**said, "workspace": Path(said["workspace"])}, report=report)
+
+
+def _reporting(context: Context) -> Report:
+    """Return a function that sends progress from any thread, in order, and waits for nobody."""
+    loop, percent_so_far, running = asyncio.get_running_loop(), 0.0, set[asyncio.Task[None]]()
+
+    async def send(percent: float, text: str) -> None:
+        with suppress(Exception):  # nobody listens; the call goes on
+            await context.session.report_progress(percent, 100, text)
+
+    def begin(percent: float | None, text: str) -> None:
+        nonlocal percent_so_far
+        percent_so_far = percent_so_far if percent is None else percent
+        task = loop.create_task(send(percent_so_far, text))
+        running.add(task)
+        task.add_done_callback(running.discard)
+
+    def report(percent: float | None, text: str) -> None:
+        loop.call_soon_threadsafe(begin, percent, text)
+
+    return report
+
+
+def _answer(result: Any) -> CallToolResult:
+    if isinstance(result, Image):
+        return CallToolResult(content=[ImageContent(type="image", data=result.base64, mime_type=result.media_type)])
+    if isinstance(result, str):
+        return CallToolResult(content=[_text(result)])
+    if result is None:
+        return CallToolResult(content=[_text("Done; the tool returned nothing.")])
+    return CallToolResult(content=[_text(json.dumps(json_result(result), ensure_ascii=False, allow_nan=False))])
+
+
+def _failed(text: str) -> CallToolResult:
+    return CallToolResult(content=[_text(text)], is_error=True)
+
+
+def _text(text: str) -> ContentBlock:
+    return TextContent(type="text", text=text)
+
+
+def _complaint(error: ValidationError) -> str:
+    return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:MAX_COMPLAINTS])
+
+
+async def serve(tools: Sequence[Tool]) -> None:
+    """Serve tools on stdin and stdout until stdin ends."""
+    # What a tool prints, in Python, in C or in a program that it starts, must not get between the messages.
+    messages = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    server = server_of(tools, key=os.environ.pop(KEY_VARIABLE, None))
+    async with stdio_server(stdout=anyio.wrap_file(messages)) as (received, to_send):
+        await server.run(received, to_send, server.create_initialization_options())
+
+
+def limit_memory(max_bytes: int) -> None:
+    """Make allocations beyond `max_bytes` fail in this process: a tool that needs more gets a `MemoryError`."""
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (max_bytes, hard))
+
+
+def main(file: Path, *, max_bytes: int) -> None:
+    """Serve the tools of a file. Raises `AgentFileError`."""
+    tools = tools_of(load_agents(file), file)
+    limit_memory(max_bytes)
+    asyncio.run(serve(tools))
