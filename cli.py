@@ -160,8 +160,8 @@ def chat(
 ) -> None:
     """Chat with a session in the terminal.
 
-    MESSAGE is sent first; then you can go on. You can type while an answer is being written. Ctrl-C stops a turn that
-    you started here; press it twice to leave. The session goes on without you. /help lists the commands.
+    MESSAGE is sent first; then you can continue. You can type while an answer is being written. Ctrl-C stops a turn
+    that you started here; press it twice to leave. The session continues without you. /help lists the commands.
 
     In a pipe, it sends one prompt and prints only the answer. Exit code 1: no answer; 2: the gateway can't be reached;
     3: a tool call needs your approval, and stderr says how to decide.
@@ -186,7 +186,7 @@ tasks = typer.Typer(
 commands.add_typer(tasks)
 
 TaskIdArgument = Annotated[str, typer.Argument(metavar="TASK_ID", help="The task's id.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON, an object a line.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON, one object per line.")]
 SessionArgument = Annotated[str, typer.Argument(metavar="ID", callback=_check_id, help="The session's id.")]
 NewIdOption = Annotated[
     str | None,
@@ -312,7 +312,8 @@ def create_key(
     user: Annotated[str | None, typer.Option(metavar="NAME", help="Who gets it.")] = None,
     role: Annotated[str, typer.Option(metavar="ROLE", help="reader, writer, approver or admin.")] = "writer",
     expires: Annotated[
-        str | None, typer.Option(metavar="WHEN", help="After 12h or 90d, or on a date as 2027-01-31; default: never.")
+        str | None,
+        typer.Option(metavar="WHEN", help="After 12h or 90d, or on a date (2027-01-31); default: never."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -366,13 +367,13 @@ def _settings_of_keys() -> Iterator[Settings]:
 @commands.command()
 def export(
     session: SessionArgument,
-    markdown: Annotated[bool, typer.Option("--markdown", help="A text for people, which can't be imported.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Markdown for people, which can't be imported.")] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it. Default: stdout.")
     ] = None,
     url: UrlOption = None,
 ) -> None:
-    """Write a whole session as one JSON document, which `import` and any later release reads."""
+    """Write a whole session as one JSON document, which `import` and any later version reads."""
     raise typer.Exit(_copy_commands(url).export(session, markdown=markdown, output=output))
 
 
@@ -383,7 +384,7 @@ def import_session(
     url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Start a session from an exported one: the same conversation, which goes on."""
+    """Start a session from an exported one and continue its conversation."""
     raise typer.Exit(_copy_commands(url, as_json).import_file(file, session_id=new_id))
 
 
@@ -536,7 +537,7 @@ def _make_workspace(folder: Path) -> None:
 
 
 def _print_line(line: str) -> None:
-    # The supervisor goes on after its terminal was closed.
+    # The supervisor continues after its terminal was closed.
     with contextlib.suppress(OSError):
         print(line, flush=True)
 

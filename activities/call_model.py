@@ -84,7 +84,9 @@ class ModelActivities:
         A second attempt calls the model again with the same context: it may be billed twice, it is recorded once.
         """
         # Kept whole, to record it if the call is cancelled; the publisher bounds its own copy to 64 KB.
-        answer_so_far = GrowingAnswer(tag_of(call, attempt=activity.info().attempt), max_bytes=MAX_WHOLE_ANSWER_BYTES)
+        answer_so_far = GrowingAnswer(
+            make_partial_tag(call, attempt=activity.info().attempt), max_bytes=MAX_WHOLE_ANSWER_BYTES
+        )
         spending = self._model_client.spending(call.model, lasting_failures=call.lasting_failures)
         outcome: ModelCallOutcome | None = None
         try:
@@ -132,7 +134,7 @@ class ModelActivities:
             unfinished = await self._unfinished_answer(_previous_attempt_output(), call, max_bytes=call.max_bytes)
             return ModelCallOutcome(wait_seconds=OVER_BUDGET_SECONDS, unfinished=unfinished)
         try:
-            request = await self._model_client.request_of(call.request, digest=call.digest)
+            request = await self._model_client.load_request(call.request, digest=call.digest)
         except WorkflowSilentError:
             # Not a failure of the model: the workflow schedules the activity again, as long as the turn has time.
             return ModelCallOutcome(wait_seconds=SILENCE_SECONDS, wait_reason=SILENCE_REASON)
@@ -141,7 +143,7 @@ class ModelActivities:
         try:
             request = await self._texts.with_attachments(current_session_id(), request)
         except StoreUnavailableError as error:
-            # As for a silent session: nothing was asked, and the turn goes on as soon as the store answers.
+            # As for a silent session: no request was sent, and the turn continues as soon as the store answers.
             return ModelCallOutcome(
                 wait_seconds=STORE_WAIT_SECONDS, wait_reason=ATTACHMENTS_REASON.format(reason=error)
             )
@@ -236,7 +238,7 @@ class ModelActivities:
         if not call.message_id:
             yield None
             return
-        tag = tag_of(call, attempt=activity.info().attempt)
+        tag = make_partial_tag(call, attempt=activity.info().attempt)
         with AnswerPublisher(self._partials, current_session_id(), tag, behind=spending.last_report) as answer:
             yield answer.grow
 
@@ -297,16 +299,17 @@ def _previous_attempt_output() -> PartialOutput | None:
     try:
         return PartialOutput.model_validate(details[0]) if details else None
     except ValidationError:
-        return None  # no partial output, or from another release
+        return None  # no partial output, or from another version
 
 
-def tag_of(call: ModelCall, *, attempt: int) -> PartialTag:
+def make_partial_tag(call: ModelCall, *, attempt: int) -> PartialTag:
     """Return the tag of an attempt's partial output. Attempts after a wait have higher numbers than those before.
 
     `step` is the number that the recorded step will have: the workflow counts both from 1, one for each answer.
 
     >>> call = ModelCall(turn=2, step=1, request=7, model="m", digest="d", message_id="a", round=1)
-    >>> tag_of(call, attempt=1).attempt > tag_of(call.model_copy(update={"round": 0}), attempt=90_000).attempt
+    >>> before = call.model_copy(update={"round": 0})
+    >>> make_partial_tag(call, attempt=1).attempt > make_partial_tag(before, attempt=90_000).attempt
     True
     """
     attempts = call.round * ATTEMPTS_PER_WAIT + attempt

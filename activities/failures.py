@@ -127,7 +127,7 @@ _PROBLEMS: dict[str, str] = {
     "context_too_long": "the conversation is too long for the model",
     "too_large": "the answer was too large to keep",
 }
-"""What happened, by `error_type`; `{}` is the vendor."""
+"""A sentence for each `error_type`; `{}` is the vendor."""
 
 MAX_REASON_CHARS = 500
 """Maximum characters of the reason why a model is unavailable: it is shown beside other facts of the session."""

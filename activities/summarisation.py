@@ -37,7 +37,7 @@ class SummaryActivities:
         spending = self._model_client.spending(call.model)
         async with heartbeating(lambda: spending.heartbeat_details(())):
             try:
-                evicted = await self._model_client.request_of(call.request, digest=call.digest)
+                evicted = await self._model_client.load_request(call.request, digest=call.digest)
             except WorkflowSilentError:
                 return SummaryOutcome(trouble="its messages could not be read in time")
             if evicted is None:

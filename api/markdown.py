@@ -3,7 +3,7 @@
 The text is untrusted, so there are two barriers: markdown-it-py accepts no HTML, and nh3 allows only harmless elements.
 Links lead to the web or to mail. Images become links, so that a page loads nothing that an answer names.
 
-Some texts are written to be slow, and Python renders one at a time. A rule that the parser tries at every position
+Some inputs are crafted to be slow, and Python renders one at a time. A rule that the parser tries at every position
 stops it once its processor time is used up; the text is then shown as it was written. Processor time, unlike wall
 time, doesn't depend on what else the machine does. The latest texts are cached with their HTML.
 """

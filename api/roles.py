@@ -110,7 +110,7 @@ APPROVER_FIELDS = ("tool_policy", "unattended")
 def require(caller: Caller, role: Role) -> None:
     """Raise `ProblemError` 403 unless the caller may do what `role` may."""
     if not caller.has(role):
-        raise problem("forbidden", f"This needs the role {role}; your role is {caller.role}.", caller=caller)
+        raise problem("forbidden", f"This needs the {role} role; yours is {caller.role}.", caller=caller)
 
 
 def require_for_fields(caller: Caller, body: BaseModel) -> None:
@@ -129,7 +129,7 @@ def require_for_copy(caller: Caller, configuration: BaseModel, *, path: str = ""
 
 def _forbidden_field(field: str, caller: Caller) -> ProblemError:
     errors = [FieldError(field=field, reason="may be set by the role approver only")]
-    detail = f"To set {field}, the role approver is needed; your role is {caller.role}."
+    detail = f"Setting {field} needs the approver role; yours is {caller.role}."
     return problem("forbidden", detail, errors=errors, caller=caller)
 
 

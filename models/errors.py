@@ -163,7 +163,7 @@ def _preview_of_keys(value: Mapping[object, object]) -> str:
 
 MAX_KEYS = 8
 MAX_KEY_CHARS = 32
-"""Of an object in an error message."""
+"""Limits of an object in an error message."""
 
 _HUGE = 2**63
 """Python itself raises for numbers of some thousand digits."""

@@ -46,7 +46,7 @@ class CopyReceipt(Frozen):
     """
 
     workflow_id: PublicId
-    """Of the new session."""
+    """The id of the new session."""
     status: Literal["running", "done", "failed"]
     reason: str | None = None
     """Why it failed, or why it makes no progress now."""
@@ -134,13 +134,13 @@ class SessionDescription(Frozen):
     queue_length: int | None = None
     usage: Usage | None = None
     tasks_usage: Usage | None = None
-    """What its tasks have used of it, as far as they have ended."""
+    """The share that its ended tasks have used."""
     archived_count: int | None = None
     """How many of the oldest turns are in the archive only."""
     archive: ArchiveReport | None = None
     """The archive's health for this session; null while the session is `stuck`."""
     conversation_metrics: ContextSize | None = None
-    """What the model would see now, of how much; null while the session is `stuck`, or only the archive has it."""
+    """The size of the model's current context; null while the session is `stuck`, or only the archive has it."""
     links: SessionLinks
 
 
@@ -216,13 +216,13 @@ class TaskReceipt(Frozen):
 
 
 class TaskResult(Frozen):
-    """What came of a task. `answer` is whole; in a list of tasks, and where there is none, it is null."""
+    """The outcome of a task. `answer` is whole; in a list of tasks, and where there is none, it is null."""
 
     summary: str | None = None
     """The first paragraph of the answer, or why there is none, in one line."""
     answer: str | None = None
     findings: dict[str, JsonValue] | None = None
-    """What the agent has reported as structured data, if anything."""
+    """The structured data that the agent has reported, if any."""
     usage: Usage = Usage()
     transcript_url: str
 
@@ -247,11 +247,11 @@ class Task(Frozen):
     url: str
     temporal_url: str | None = None
     context: HandOffReport | None = None
-    """What was handed over of the conversation that led to it; null if that is unknown."""
+    """The part of the parent conversation that was handed over; null if that is unknown."""
     approvals: int = 0
-    """How many tool calls wait for a person, those of tasks below it included."""
+    """How many tool calls await approval, including those of tasks below it."""
     condensed: CondensedTexts | None = None
-    """What became of the long texts of its history that the model was to condense; null if there were none."""
+    """The outcome of condensing the long texts of its history; null if there were none."""
     result: TaskResult | None = None
     error: str | None = None
     error_type: ErrorType | None = None
@@ -315,7 +315,7 @@ AuditAction = Literal[
     "export",
     "request",
 ]
-"""What a request asks for. `cancel` stops a turn; `allow` approves all further calls of a tool too; `upload` stores
+"""The action of a request. `cancel` stops a turn; `allow` approves all further calls of a tool too; `upload` stores
 a content for a prompt; `export` reads the audit as JSON lines, or a whole session; `request` was refused before it
 changed anything, such as for its key (401), its role (403), a wrong field (422) or a limit (429)."""
 

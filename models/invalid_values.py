@@ -35,7 +35,7 @@ _KINDS = {
     "tuple_": "a list",
     "url_": "an address, as https://example.org",
 }
-"""What a value must be, by the prefix of pydantic's error type: `int_parsing` and `int_type` mean the same to us."""
+"""The expected kind of value, by the prefix of pydantic's error type: `int` stands for `int_parsing` and `int_type`."""
 
 Context = Mapping[str, Any]
 
@@ -131,7 +131,7 @@ MAX_NAME_CHARS = 64
 """As long as a hash."""
 
 _TAGS = {"attachments": frozenset({"code", "image", "file"}), "steps": frozenset({"model", "user"})}
-"""What validation adds to the path of a list's item: which of several models it is. By the list's name."""
+"""The union members that validation adds to the path of a list's item, by the list's name."""
 
 
 def field_path(location: Iterable[int | str]) -> str:

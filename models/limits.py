@@ -1,6 +1,6 @@
 """The limits of a session (AGT-1, SES-5, SES-6, SES-14 to SES-16), each well within Temporal's own limits.
 
-Temporal fails a session, or retries a task for ever, past 2 MB per payload, 4 MB per gRPC message, and 50 MB or 51,200
+Temporal fails a session, or retries a task forever, past 2 MB per payload, 4 MB per gRPC message, and 50 MB or 51,200
 events per run. So everything that can grow has a lower bound here. The sizes scale together: a smaller
 `max_state_bytes`, for a server with smaller limits, lowers all of them in proportion.
 """
@@ -117,7 +117,7 @@ class Limits(Strict):
 
     @property
     def turn_bytes(self) -> int:
-        """Size from which a running turn moves its oldest steps to the archive."""
+        """Threshold above which a running turn moves its oldest steps to the archive."""
         return self.max_state_bytes // 2
 
     @property

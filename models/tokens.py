@@ -31,10 +31,10 @@ _WEIGHTS = {
 _COMPACT_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=to_jsonable_python)
 
 
-def field_of(message: object, name: str) -> object:
+def get_field(message: object, name: str) -> object:
     """Return the field `name` of `message`, a mapping or an object; `None` if it has none.
 
-    >>> field_of({"role": "user"}, "role"), field_of({"role": "user"}, "content")
+    >>> get_field({"role": "user"}, "role"), get_field({"role": "user"}, "content")
     ('user', None)
     """
     return message.get(name) if isinstance(message, Mapping) else getattr(message, name, None)
@@ -63,8 +63,8 @@ def count_chars(message: object) -> int:
     >>> count_chars({"role": "assistant", "content": None, "tool_calls": [{"id": "é"}]})
     12
     """
-    calls = field_of(message, "tool_calls")
-    return _length(field_of(message, "content")) + (_length(calls) if calls else 0)
+    calls = get_field(message, "tool_calls")
+    return _length(get_field(message, "content")) + (_length(calls) if calls else 0)
 
 
 def estimate_tokens(messages: Iterable[object]) -> int:

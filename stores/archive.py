@@ -85,7 +85,7 @@ class Archive:
     async def range(self, session_id: WorkflowId, first: int, last: int) -> list[ArchivedTurn]:
         """Return the turns with the numbers `first` to `last`, oldest first; missing ones are left out."""
         query = select(TURNS.c.number, TURNS.c.turn).where(
-            _is_of(TURNS, session_id), TURNS.c.number.between(first, last)
+            _of_session(TURNS, session_id), TURNS.c.number.between(first, last)
         )
         query = query.order_by(TURNS.c.number)
         rows = await self._database.read(lambda connection: connection.execute(query).all())
@@ -104,7 +104,7 @@ class Archive:
         return await self._database.read(lambda connection: connection.scalar(query))
 
     async def count(self, session_id: WorkflowId) -> int:
-        return await self._database.read(lambda connection: _count(connection, TURNS, _is_of(TURNS, session_id)))
+        return await self._database.read(lambda connection: _count(connection, TURNS, _of_session(TURNS, session_id)))
 
     async def put_steps(self, session_id: WorkflowId, turn_number: int, first: int, steps: Sequence[Step]) -> None:
         """Store all of `steps` of turn `turn_number`, or none, at positions from `first` on, counted from 0.
@@ -120,14 +120,14 @@ class Archive:
                 {"session_id": session_id, "turn_number": turn_number, "position": position, "step": _step_json(step)}
                 for position, step in enumerate(steps, start=first)
             ]
-            is_own = _is_of(STEPS, session_id) & (STEPS.c.turn_number == turn_number)
+            is_own = _of_session(STEPS, session_id) & (STEPS.c.turn_number == turn_number)
             await self._database.write(partial(_insert_steps, is_own=is_own, first=first, rows=rows))
 
     async def steps(
         self, session_id: WorkflowId, turn_number: int, *, first: int = 0, count: int | None = None
     ) -> list[Step]:
         """Return the archived steps of a turn from the position `first` on, at most `count` (None: all)."""
-        is_own = _is_of(STEPS, session_id) & (STEPS.c.turn_number == turn_number)
+        is_own = _of_session(STEPS, session_id) & (STEPS.c.turn_number == turn_number)
         query = select(STEPS.c.step).where(is_own, STEPS.c.position >= first).order_by(STEPS.c.position).limit(count)
         steps = await self._database.read(lambda connection: connection.scalars(query).all())
         return [_step(step) for step in steps]
@@ -173,9 +173,9 @@ async def _with_all_steps(archive: Archive, owner: WorkflowId, number: int, turn
 
 def _insert_turns(connection: Connection, *, session_id: WorkflowId, turns: Sequence[ArchivedTurn]) -> None:
     first, last = turns[0].number, turns[-1].number
-    is_own = _is_of(TURNS, session_id)
-    _require_all_before(connection, TURNS, is_own & (TURNS.c.number < first), expected=first - 1)
-    insert_missing(connection, TURNS, [_row_of(session_id, archived) for archived in turns])
+    is_own = _of_session(TURNS, session_id)
+    _require_contiguous(connection, TURNS, is_own & (TURNS.c.number < first), expected=first - 1)
+    insert_missing(connection, TURNS, [_turn_row(session_id, archived) for archived in turns])
     stored = select(TURNS.c.number, TURNS.c.turn_id).where(is_own, TURNS.c.number.between(first, last))
     places = {archived.number: archived.turn.id for archived in turns}
     if {row.number: row.turn_id for row in connection.execute(stored)} != places:
@@ -188,7 +188,7 @@ def _insert_turns(connection: Connection, *, session_id: WorkflowId, turns: Sequ
 def _insert_steps(
     connection: Connection, *, is_own: ColumnElement[bool], first: int, rows: list[dict[str, object]]
 ) -> None:
-    _require_all_before(connection, STEPS, is_own & (STEPS.c.position < first), expected=first)
+    _require_contiguous(connection, STEPS, is_own & (STEPS.c.position < first), expected=first)
     insert_missing(connection, STEPS, rows)
     stored = select(STEPS.c.step).where(is_own, STEPS.c.position.between(first, first + len(rows) - 1))
     if connection.scalars(stored.order_by(STEPS.c.position)).all() != [row["step"] for row in rows]:
@@ -197,7 +197,7 @@ def _insert_steps(
         )
 
 
-def _require_all_before(connection: Connection, table: Table, before: ColumnElement[bool], *, expected: int) -> None:
+def _require_contiguous(connection: Connection, table: Table, before: ColumnElement[bool], *, expected: int) -> None:
     count = _count(connection, table, before)
     if count != expected:
         raise ArchiveGapError(
@@ -209,7 +209,7 @@ def _require_all_before(connection: Connection, table: Table, before: ColumnElem
 def _read_page(
     connection: Connection, *, session_id: WorkflowId, before: int | None, limit: int | None, max_bytes: int
 ) -> Sequence[Row[Any, Any]]:
-    is_own = _is_of(TURNS, session_id)
+    is_own = _of_session(TURNS, session_id)
     older = is_own if before is None else is_own & (TURNS.c.number < before)
     max_turns = max(0, max_bytes) // MIN_TURN_BYTES + 1
     newest_first = (
@@ -218,14 +218,14 @@ def _read_page(
         .order_by(TURNS.c.number.desc())
         .limit(max_turns if limit is None else max(1, min(limit, max_turns)))
     )
-    fitting = _that_fit(connection.execute(newest_first).all(), max_bytes)
+    fitting = _rows_within(connection.execute(newest_first).all(), max_bytes)
     if not fitting:
         return []
     query = select(TURNS.c.number, TURNS.c.turn).where(is_own, TURNS.c.number.between(fitting[-1], fitting[0]))
     return connection.execute(query.order_by(TURNS.c.number)).all()
 
 
-def _that_fit(newest_first: Sequence[Row[Any, Any]], max_bytes: int) -> list[int]:
+def _rows_within(newest_first: Sequence[Row[Any, Any]], max_bytes: int) -> list[int]:
     fitting: list[int] = []
     for number, size in newest_first:
         max_bytes -= size
@@ -239,15 +239,15 @@ def _count(connection: Connection, table: Table, condition: ColumnElement[bool])
     return connection.execute(select(func.count()).select_from(table).where(condition)).scalar_one()
 
 
-def _is_of(table: Table, session_id: WorkflowId) -> ColumnElement[bool]:
+def _of_session(table: Table, session_id: WorkflowId) -> ColumnElement[bool]:
     return table.c.session_id == session_id
 
 
 def _is_turn(session_id: WorkflowId, turn_id: str) -> ColumnElement[bool]:
-    return _is_of(TURNS, session_id) & (TURNS.c.turn_id == turn_id)
+    return _of_session(TURNS, session_id) & (TURNS.c.turn_id == turn_id)
 
 
-def _row_of(session_id: WorkflowId, archived: ArchivedTurn) -> dict[str, object]:
+def _turn_row(session_id: WorkflowId, archived: ArchivedTurn) -> dict[str, object]:
     return {
         "session_id": session_id,
         "number": archived.number,
@@ -261,7 +261,7 @@ def _archived(row: Row[Any, Any]) -> ArchivedTurn:
     try:
         return ArchivedTurn(number=row.number, turn=ConversationMessage.model_validate_json(row.turn))
     except ValidationError:
-        raise StoreUnavailableError(f"The archive holds turn {row.number} in a form this release can't read.") from None
+        raise StoreUnavailableError(f"The archive holds turn {row.number} in a form this version can't read.") from None
 
 
 def _step_json(step: Step) -> str:
@@ -272,4 +272,4 @@ def _step(text: str) -> Step:
     try:
         return _STEP.validate_json(text)
     except ValidationError:
-        raise StoreUnavailableError("The archive holds a step in a form this release can't read.") from None
+        raise StoreUnavailableError("The archive holds a step in a form this version can't read.") from None

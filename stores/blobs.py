@@ -53,12 +53,12 @@ class Blobs:
         names = sorted(set(hashes))
         return await self._database.read(lambda connection: _read(connection, owner, names)) if names else {}
 
-    async def sizes_of(self, owner: WorkflowId, hashes: Iterable[str]) -> dict[str, int]:
+    async def read_sizes(self, owner: WorkflowId, hashes: Iterable[str]) -> dict[str, int]:
         """Return the bytes of the stored contents by hash, without reading them; missing ones are left out."""
         names = sorted(set(hashes))
         return await self._database.read(lambda connection: _sizes(connection, owner, names)) if names else {}
 
-    async def heads_of(self, owner: WorkflowId, hashes: Iterable[str], *, max_bytes: int) -> dict[str, bytes]:
+    async def read_heads(self, owner: WorkflowId, hashes: Iterable[str], *, max_bytes: int) -> dict[str, bytes]:
         """Return how the stored contents begin, by hash; missing ones are left out."""
         names = sorted(set(hashes))
         head = func.substr(BLOBS.c.content, 1, max_bytes, type_=LargeBinary).label("head")

@@ -119,4 +119,4 @@ def _read(model: type[Stored], text: str) -> Stored:
     try:
         return model.model_validate_json(text)
     except ValidationError:
-        raise StoreUnavailableError("The archive holds a prompt in a form this release can't read.") from None
+        raise StoreUnavailableError("The archive holds a prompt in a form this version can't read.") from None

@@ -50,7 +50,7 @@ class IndexedSession:
     cost: float | None = None
     preview: str | None = None
     parent: str | None = None
-    """Of a task, or `NO_PARENT`; the next four fields too are a task's."""
+    """A task's parent, or `NO_PARENT`; the next four fields too are a task's."""
     task_status: TaskStatus | None = None
     percent: int | None = None
     message: str | None = None
@@ -88,7 +88,7 @@ class IndexQuery:
 
 @dataclass(frozen=True)
 class IndexPosition:
-    """Where a page ends: the next one has the sessions after it."""
+    """The end of a page: the next one has the sessions after it."""
 
     last_activity_at: int
     """In microseconds since 1970."""
@@ -122,7 +122,7 @@ class SessionIndex:
         return None if row is None else _session(row)
 
     async def missing(self, session_ids: Sequence[WorkflowId]) -> set[WorkflowId]:
-        """Return those of these sessions that have no row."""
+        """Return which of these sessions have no row."""
         query = select(SESSIONS.c.session_id).where(SESSIONS.c.session_id.in_(session_ids))
         stored = await self._database.read(lambda connection: connection.scalars(query).all())
         return set(session_ids) - set(stored)
@@ -316,7 +316,7 @@ class _Waiting:
 
 
 class IndexWriter:
-    """Stores rows in the index soon. No method raises because of the store."""
+    """Writes index rows in the background. No method raises because of the store."""
 
     def __init__(self, index: SessionIndex) -> None:
         self._index = index

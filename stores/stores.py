@@ -1,4 +1,4 @@
-"""The stores of one installation: worker and gateway open the same ones (SES-15)."""
+"""The stores of one installation, shared by workers and gateways (SES-15)."""
 
 from dataclasses import dataclass
 from typing import Self

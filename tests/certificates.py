@@ -7,6 +7,6 @@ import httpcore2
 
 
 def read_certificates_once() -> None:
-    """Let all HTTP clients share the default TLS settings, which no test changes."""
+    """Make all HTTP clients share the default TLS settings, which no test changes."""
     ssl.create_default_context = functools.cache(ssl.create_default_context)  # type: ignore[assignment]
     httpcore2.default_ssl_context = functools.cache(httpcore2.default_ssl_context)

@@ -1,4 +1,4 @@
-"""What all tests share; the real Temporal server is started once, when a test first asks for it."""
+"""Shared fixtures; the real Temporal server is started once, when a test first needs it."""
 
 import gc
 import os
@@ -93,7 +93,7 @@ def _logs_have_no_text_and_no_key() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _workflows_are_validated_once() -> Iterator[None]:
-    """Let only the first worker of a process validate the workflows: it takes 30 ms, and they are always the same."""
+    """Validate the workflows only for the first worker of a process: it takes 30 ms, and they are always the same."""
     validate, validated = EvictingRunner.prepare_workflow, set[type]()
 
     def prepare_workflow(runner: EvictingRunner, definition: Any) -> None:
@@ -118,14 +118,14 @@ def timeouts() -> Timeouts:
 
 @pytest.fixture
 def product_bounds(timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let these gateways wait as long as in production, for tests in which nobody answers."""
+    """Use production's timeouts in these gateways, for tests in which no worker answers."""
     for name, seconds in vars(product()).items():
         monkeypatch.setattr(timeouts, name, seconds)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _patience_with_a_busy_machine() -> Iterator[None]:
-    """Let stopped turns and a worker's reads wait for as long as it takes; tests of a bound itself set it back."""
+    """Remove the time limits of stopped turns and of a worker's reads; tests of a limit itself restore it."""
     patience = timedelta(seconds=PATIENT_SECONDS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("turnkeeper.workflows.activity_options.UNFINISHED_PATIENCE", patience)
@@ -147,13 +147,13 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the processes take long files early, and waiting ones beside those that work."""
+    """Start long files early, and files that mostly wait beside those that use the CPU."""
     items[:] = in_order(items)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Let a test that is skipped fail in CI, where everything that tests need is installed (OPS-1)."""
+    """Fail a skipped test in CI, where everything that tests need is installed (OPS-1)."""
     report = yield
     is_skipped = report.skipped and not hasattr(report, "wasxfail")
     if is_skipped and os.environ.get("CI") and not item.get_closest_marker("live"):

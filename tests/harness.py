@@ -74,7 +74,7 @@ FAILING_TASK_SECONDS = 2.0
 
 
 def fail_workflow_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every workflow task fail that begins a turn, as with a bug of ours, until `monkeypatch` is undone."""
+    """Fail every workflow task that starts a turn, as a bug would, until `monkeypatch` is undone."""
 
     def begin_turn(*args: object, **kwargs: object) -> None:
         raise RuntimeError("a bug of ours")
@@ -120,7 +120,7 @@ async def until_copied(handle: WorkflowHandle[Any, Any]) -> None:
 
 
 def product() -> Timeouts:
-    """Return times of production, for gateways that nobody answers.
+    """Return production's timeouts, for gateways without a worker.
 
     But no gateway compares its index with all sessions of the run: tests of the comparison begin it themselves.
     """
@@ -311,7 +311,7 @@ class DrivenSession:
         return await self.update("resolve_approval", request)
 
     async def _ask(self, query: str, argument: Any, result_type: type[Answer]) -> Answer:
-        """Ask until there is an answer: the machine may be busy, or the test has killed the worker."""
+        """Query until there is an answer: the machine may be busy, or the test has killed the worker."""
         bound = timedelta(seconds=3) if self.patient else None
 
         async def answer() -> Answer | None:

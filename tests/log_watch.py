@@ -15,7 +15,7 @@ MIN_CHARS = 12
 """Shorter texts, such as "go on", may be in a message by chance."""
 
 MAX_CHARS = 200
-"""Of a longer text, its beginning is looked for."""
+"""Longer texts are recognised by their first characters."""
 
 KEY = re.compile(r"tk_[a-z0-9]+_[\w-]{20,}|bearer [\w.~+/-]{8,}|eyJ[\w-]{10,}\.eyJ|\bsk-[\w-]{8,}", re.IGNORECASE)
 """Keys of callers and of vendors, and tokens."""
@@ -34,7 +34,7 @@ class LogWatch(logging.Handler):
         self._lines.append(self.format(record))
 
     def forbid(self, texts: Iterable[str]) -> None:
-        """Let no line of this test have one of the texts."""
+        """Forbid these texts in the log lines of this test."""
         self._texts.update(text.strip()[:MAX_CHARS] for text in texts if len(text.strip()) >= MIN_CHARS)
 
     def leaks(self) -> list[str]:

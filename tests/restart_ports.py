@@ -11,7 +11,7 @@ FIRST, LAST = 20_000, 32_767
 
 
 def restart_port() -> int:
-    """Return a port that is free now, and that the system assigns to nobody."""
+    """Return a port that is free now and outside the range that the system assigns."""
     while True:
         port = random.randint(FIRST, LAST)
         with suppress(OSError), socket.create_server((LOOPBACK, port)):

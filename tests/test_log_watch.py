@@ -1,4 +1,4 @@
-"""What the watch of all tests' logs finds."""
+"""Tests of the watch over all tests' logs."""
 
 import logging
 
@@ -28,7 +28,7 @@ def test_api_4_ops_6_a_log_line_with_a_text_or_a_key_is_found(message, leaks):
     assert len(watch.leaks()) == leaks
 
 
-def test_api_4_ops_6_our_own_code_is_watched_at_debug_and_libraries_as_the_product_logs_them():
+def test_api_4_ops_6_our_code_is_watched_at_debug_and_libraries_at_their_usual_level():
     with LogWatch().watching():
         assert logging.getLogger("turnkeeper.api").isEnabledFor(logging.DEBUG)
         assert logging.getLogger("uvicorn.error").isEnabledFor(logging.INFO)

@@ -50,11 +50,11 @@ async def until(
 
 
 async def run_other_tasks(times: int = 1) -> None:
-    """Let every task that is ready run until it waits for something, `times` times over."""
+    """Run every ready task until it waits for something, `times` times over."""
     for _ in range(times):
         await asyncio.sleep(0)
 
 
 async def pass_time(seconds: float) -> None:
-    """Let time pass: for the campaign of faults only, whose faults and pauses last as long as its plan says."""
+    """Sleep: only for the fault campaign, whose faults and pauses have planned durations."""
     await asyncio.sleep(seconds)

@@ -454,7 +454,7 @@ class AgenticAIWorkflow:
 def _read_start(raw: Any, *, extra_arguments: int) -> tuple[SessionInput, RejectedError | None]:
     """Return the input and why it is rejected, if it is; a rejected input becomes the default one.
 
-    It is parsed here, since input that Temporal can't parse would fail the workflow task for ever.
+    It is parsed here, since input that Temporal can't parse would fail the workflow task forever.
     """
     try:
         start = read_start(raw, extra_arguments=extra_arguments)

@@ -25,7 +25,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.features.tasks.session.task_view import FINAL
     from turnkeeper.models.session.archive.archive_messages import ArchiveMove, ArchiveOrder
     from turnkeeper.models.session.archive.archive_moves import final_moves, next_copy, next_move, next_step_move
-    from turnkeeper.models.session.archive.index_entries import entry_of, listed_status
+    from turnkeeper.models.session.archive.index_entries import listed_status, make_index_entry
     from turnkeeper.models.session.session import Session
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.background import run_in_background
@@ -161,7 +161,7 @@ class Archiving:
     async def _run_activity(self, move: ArchiveMove) -> None:
         self._moves += 1
         order = ArchiveOrder(move=self._moves, digest=move.digest)
-        move = move.model_copy(update={"entry": entry_of(self._session)})
+        move = move.model_copy(update={"entry": make_index_entry(self._session)})
         self._open[order.move] = move
         # Write only, and not during replay: the workflow must not depend on this process (AGT-2).
         if not workflow.unsafe.is_replaying():

@@ -34,7 +34,7 @@ class DeleteSession:
     async def run(self, order: Any = None, *rest: Any) -> DeletionProgress:
         """Stop the session, clear the stores and delete its runs; return the receipt. `order` is a `DeletionOrder`.
 
-        It is parsed here, since input that Temporal can't parse would fail the workflow task for ever (SES-5).
+        It is parsed here, since input that Temporal can't parse would fail the workflow task forever (SES-5).
         """
         order = _read_order(order, extra_arguments=len(rest))
         session = await workflow.execute_activity_method(DeletionActivities.stop_session, order, **STORE_WORK)

@@ -19,7 +19,7 @@ TASK_PARENT = SearchAttributeKey.for_keyword("AgentTaskParent")
 """The session that started a task, or `NO_PARENT`. Other sessions have no value."""
 
 TENANT = SearchAttributeKey.for_keyword("AgentTenant")
-"""The tenant that the session belongs to. Those of the default tenant have no value (API-4)."""
+"""The tenant that the session belongs to. Sessions of the default tenant have no value (API-4)."""
 
 ALL = (SESSION_STATUS, USER, MODEL, TURNS, TASK_PARENT, TENANT)
 """Registered at start-up."""

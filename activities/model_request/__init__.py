@@ -1,1 +1,1 @@
-"""What a request to a model is made of, and what becomes of its answer."""
+"""Building a request to a model, and processing its answer."""

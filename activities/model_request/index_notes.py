@@ -1,4 +1,4 @@
-"""What a model call sends to the index of sessions: that its session is active, and what the turn has cost (API-1)."""
+"""Updates of the session index by model calls: the session is active, and the turn's cost (API-1)."""
 
 from datetime import UTC, datetime
 

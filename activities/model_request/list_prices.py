@@ -34,10 +34,10 @@ class ListPrices:
         if usage is None or usage.cost is not None:
             return response
         provider, _, name = model.partition(":")
-        cost = self.cost_of(usage, provider=provider, name=response.model or name)
+        cost = self.estimate_cost(usage, provider=provider, name=response.model or name)
         return response.model_copy(update={"usage": usage.model_copy(update={"cost": cost})})
 
-    def cost_of(self, usage: Usage, *, provider: str, name: str) -> float | None:
+    def estimate_cost(self, usage: Usage, *, provider: str, name: str) -> float | None:
         """Return the cost of one call of the model `name` in US dollars; `None` if it is unknown.
 
         Don't use it for sums of calls: long contexts have other prices.

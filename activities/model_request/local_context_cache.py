@@ -70,7 +70,7 @@ REQUESTS: LocalContextCache[ModelRequest] = LocalContextCache()
 """Model requests, written by workflow code and read by activities. Global: nothing can be injected into workflows."""
 
 ENTRIES: LocalContextCache[IndexEntry] = LocalContextCache(max_bytes=8 * 1024 * 1024)
-"""What lists show of a session, under the keys of its model requests."""
+"""The list entries of sessions, under the keys of their model requests."""
 
 MOVES: LocalContextCache[ArchiveMove] = LocalContextCache()
 """Moves to the archive."""

@@ -46,7 +46,7 @@ class ModelClient:
         self._texts = texts
         self._prices = prices
 
-    async def request_of(self, number: int, *, digest: str) -> ModelRequest | None:
+    async def load_request(self, number: int, *, digest: str) -> ModelRequest | None:
         """Return the session's request `number` with its large texts restored.
 
         `None` if the workflow no longer has exactly the request of `digest`. Raises `WorkflowSilentError` if it does

@@ -28,7 +28,7 @@ _BEFORE_THE_ANSWER = frozenset({"response.created", "response.queued", "response
 
 @dataclass
 class Meter:
-    """What is known of the usage of one request, before its answer is complete."""
+    """The usage of one request as far as it is known before the answer is complete."""
 
     has_begun: bool = False
     """The vendor has begun to answer, so it has read the request."""

@@ -22,7 +22,7 @@ _ALTERNATIVES = ("allOf", "anyOf", "oneOf")
 _NOT_AT_THE_TOP = frozenset({*_ALTERNATIVES, "enum", "not", "$ref"})
 _DEFINITIONS = ("$defs", "definitions")
 _MERGED_KEYS = frozenset({"type", "title", "properties", "required", "additionalProperties", "$schema", *_DEFINITIONS})
-"""What a branch may have without anything getting lost."""
+"""Keywords that a branch may have without any loss."""
 
 _BY_NAME = frozenset({"properties", "patternProperties", "dependentSchemas", *_DEFINITIONS})
 _LISTS = frozenset({*_ALTERNATIVES, "prefixItems"})

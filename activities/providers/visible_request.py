@@ -26,11 +26,11 @@ from turnkeeper.models.transcript.attachments import (
     CodeAttachment,
     FileAttachment,
     ImageAttachment,
-    content_of,
+    decode_content,
+    detect_image_type,
     has_inline_content,
-    image_type_of,
     is_text,
-    named_in_text,
+    placeholder_text,
 )
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest
 
@@ -128,7 +128,7 @@ def media_in(request: ModelRequest) -> Iterator[Medium]:
 
 
 def id_of(medium: Medium) -> str:
-    """Return what identifies a content in all sessions: the hash of its bytes, or its address.
+    """Return a global id of an attachment: the hash of its bytes, or its URL.
 
     >>> id_of(ImageAttachment(type="image", url="https://example.com/cat.png"))
     'https://example.com/cat.png'
@@ -177,7 +177,7 @@ def _visible_message(message: ModelMessage, sight: Sight, withheld: WithheldNote
 
 
 def _render(attachment: Attachment, sight: Sight, withheld: WithheldNote) -> _Rendering:
-    name = named_in_text(_with_size(attachment))
+    name = placeholder_text(_with_size(attachment))
     if isinstance(attachment, CodeAttachment):
         is_missing = attachment.hash is not None and not has_inline_content(attachment)
         return _Rendering(f"{name} {NOT_STORED}" if is_missing else f"{name}\n{_fenced(attachment)}")
@@ -222,7 +222,7 @@ def _as_image(attachment: Attachment) -> Attachment:
 
 def _image_type(data: str) -> str | None:
     try:
-        return image_type_of(b64decode(data[:IMAGE_SIGNATURE_CHARS]))
+        return detect_image_type(b64decode(data[:IMAGE_SIGNATURE_CHARS]))
     except ValueError:
         return None
 
@@ -232,7 +232,7 @@ def _text_in(file: FileAttachment) -> str | None:
     if not is_text(file.media_type):
         return None
     try:
-        content = content_of(file) or b""
+        content = decode_content(file) or b""
         return None if b"\0" in content else content.decode()
     except ValueError:
         return None

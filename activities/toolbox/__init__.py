@@ -1,1 +1,1 @@
-"""Where tools come from: those built in, and MCP servers."""
+"""The sources of tools: the built-in ones, and MCP servers."""

@@ -48,7 +48,7 @@ from turnkeeper.models.transcript.attachments import (
     PDF,
     FileAttachment,
     ImageAttachment,
-    image_type_of,
+    detect_image_type,
 )
 from turnkeeper.models.transcript.model_call import ToolInvocation
 from turnkeeper.models.transcript.trajectory import FileChange, ToolResult
@@ -72,7 +72,7 @@ class ResultLimits:
     entries: int = 500
     hits: int = 100
     hit_chars: int = 300
-    """Of a line with a hit; the text around the hit is shown."""
+    """Characters of a line with a hit; the text around the hit is shown."""
     walked_entries: int = 20_000
     """Files and folders that one search visits."""
     searched_bytes: int = 100_000_000
@@ -174,11 +174,11 @@ class BuiltInConnection:
         self._by_name = {tool.name: tool for tool in self.tools}
         self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="built-in-tool")
 
-    def begin_to_read(self) -> None:
+    def start_listing(self) -> None:
         """Do nothing: there is nothing to read."""
 
     async def refresh(self) -> None:
-        """Do nothing: the tools are those of this release."""
+        """Do nothing: built-in tools never change."""
 
     async def call(self, name: str, invocation: ToolInvocation) -> ToolResult:
         """Run the tool `name` in a thread. If the caller is cancelled, it does not wait for the thread."""
@@ -491,7 +491,7 @@ def _text_in(content: bytes) -> str | None:
 
 def _medium_in(path: str, content: bytes) -> ToolResult | None:
     """Return the result of reading an image or a PDF; `None` if the content is neither."""
-    media_type = image_type_of(content) or (PDF if content.startswith(b"%PDF-") else None)
+    media_type = detect_image_type(content) or (PDF if content.startswith(b"%PDF-") else None)
     if media_type is None:
         return None
     kind = "a PDF" if media_type == PDF else f"an image ({media_type})"

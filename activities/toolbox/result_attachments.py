@@ -29,7 +29,7 @@ from turnkeeper.models.transcript.attachments import (
     FileAttachment,
     ImageAttachment,
     check_content,
-    image_type_of,
+    detect_image_type,
 )
 
 MAX_FILE_NAME_CHARS = 100
@@ -83,7 +83,7 @@ class _Content:
         except ValueError:
             content, self.problem = b"", "is not base64"
         self.size = len(content) or len(data) * 3 // 4
-        self._media_type = image_type_of(content) or _media_type(media_type)
+        self._media_type = detect_image_type(content) or _media_type(media_type)
         self.problem = self.problem or check_content(content, self._media_type)
 
     @classmethod

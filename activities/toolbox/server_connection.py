@@ -52,7 +52,7 @@ from turnkeeper.activities.toolbox.tool_server import Remote, ToolChangedError, 
 from turnkeeper.models.bounds import encodable_text
 
 LISTING_SECONDS = 10.0
-"""How long callers wait for one server's list of tools, which must not delay those of others."""
+"""How long callers wait for one server's list of tools, which must not delay the lists of others."""
 
 CONNECT_SECONDS = 60.0
 """How long a server may take to start: npx and uvx may have to download it first."""
@@ -109,7 +109,7 @@ class ServerConnection:
         self.is_known = False
         """Whether the last attempt to read its tools succeeded."""
         self.instructions = ""
-        """What the server says to models about its tools; empty if it says nothing."""
+        """The server's instructions for models; empty if there are none."""
         self.reason = "it has not answered yet"
         """Why the tools could not be read; empty if they could."""
         self.problem = ""
@@ -122,7 +122,7 @@ class ServerConnection:
         self._pause_seconds = 0.0
         self._paused_until = 0.0
 
-    def begin_to_read(self, *, seconds: float | None = None) -> None:
+    def start_listing(self, *, seconds: float | None = None) -> None:
         """Read the tools in the background, unless that is in progress or has just failed."""
         now = asyncio.get_running_loop().time()
         if now >= self._paused_until and (self._reading is None or self._reading.done()):
@@ -131,7 +131,7 @@ class ServerConnection:
 
     async def refresh(self, *, seconds: float | None = None) -> None:
         """Update `tools`, unless the server is unreachable or too slow; `None`: `LISTING_SECONDS`."""
-        self.begin_to_read(seconds=seconds)
+        self.start_listing(seconds=seconds)
         if self._reading is not None:
             patience = self._patience_ends - asyncio.get_running_loop().time()
             await asyncio.wait([self._reading], timeout=max(0.0, patience))
@@ -309,7 +309,7 @@ class _Patience:
     """How long a call may wait for its answer, counted from its last report of progress."""
 
     def __init__(self, seconds: float | None, on_progress: ProgressListener | None) -> None:
-        """`None`: for ever."""
+        """`None`: forever."""
         self.seconds = seconds
         self.timeout = asyncio.timeout(seconds)
         self._on_progress = on_progress

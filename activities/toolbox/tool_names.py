@@ -55,7 +55,7 @@ class NamedTool:
         """The name with the server's name before it, even if that is not needed."""
         return _sanitized_name(f"{self.connection.server.name}__{self.tool.name}")
 
-    def is_meant_by(self, invocation: ToolInvocation) -> bool:
+    def matches(self, invocation: ToolInvocation) -> bool:
         """Return whether a call means this tool, by its current name or an earlier one.
 
         A session keeps the names that it began with, and a tool may since have gained or lost its server's name. The
@@ -67,10 +67,10 @@ class NamedTool:
         names = {self.name, self.qualified_name, *([_sanitized_name(self.tool.name)] if invocation.server else [])}
         return invocation.name in names
 
-    def is_as_shown(self, invocation: ToolInvocation) -> bool:
+    def is_unchanged(self, invocation: ToolInvocation) -> bool:
         """Return whether the tool is unchanged since policies and people decided about it (AGT-8).
 
-        Built-in tools always count as unchanged: a release may add arguments, but not change what they do.
+        Built-in tools always count as unchanged: a new version may add arguments, but not change what they do.
         """
         if not invocation.tool_digest:
             return True
@@ -92,7 +92,9 @@ class NamedTool:
             name=self.name,
             description=bound_text(description, MAX_DESCRIPTION_CHARS, 4 * MAX_DESCRIPTION_CHARS),
             input_schema=schema,
-            effect=effect_of(self.tool.annotations, trusted=server.trusted or server.built_in or self._reads_resources),
+            effect=repetition_effect(
+                self.tool.annotations, trusted=server.trusted or server.built_in or self._reads_resources
+            ),
             built_in=server.built_in,
             server="" if server.built_in else server.name,
             own_name="" if server.built_in else _sanitized_name(self.tool.name),
@@ -198,12 +200,12 @@ def _raise_server_lost(result: ToolResult) -> NoReturn:
     raise ServerLostError(result)
 
 
-def effect_of(annotations: "ToolHints | ToolAnnotations | None", *, trusted: bool) -> ToolEffect:
+def repetition_effect(annotations: "ToolHints | ToolAnnotations | None", *, trusted: bool) -> ToolEffect:
     """Return what a repeated call may do. Annotations count only if the server is trusted (AGT-7).
 
-    >>> effect_of(ToolHints(read_only_hint=True), trusted=True)
+    >>> repetition_effect(ToolHints(read_only_hint=True), trusted=True)
     'read'
-    >>> effect_of(ToolHints(read_only_hint=True), trusted=False)
+    >>> repetition_effect(ToolHints(read_only_hint=True), trusted=False)
     'at_most_once'
     """
     if annotations is None or not trusted:

@@ -64,7 +64,7 @@ class ToolServer:
 
 @dataclass(frozen=True)
 class ToolHints:
-    """What a built-in tool does, in the words of MCP's `ToolAnnotations`."""
+    """The effects of a built-in tool, in the terms of MCP's `ToolAnnotations`."""
 
     read_only_hint: bool
     destructive_hint: bool | None = None

@@ -48,7 +48,7 @@ IDEMPOTENCY_KEY = "turnkeeper/idempotency-key"
 """Key in a request's `_meta`. Its value is the same for every run of a call, and unique over all sessions."""
 
 NOT_CONFIGURED = "it is not configured correctly"
-"""What sessions show of a problem in the operator's file."""
+"""The text that sessions show for a problem in the operator's file."""
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class Toolbox:
     async def __aenter__(self) -> Self:
         """Start to list the servers' tools, so that slow servers are ready for the first turn."""
         for connection in self._connections.values():
-            connection.begin_to_read()
+            connection.start_listing()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -146,7 +146,7 @@ class Toolbox:
             named_tool, argument_errors = await self._find_current(invocation)
             if named_tool is None:
                 return self._unknown(invocation)
-            if not named_tool.is_as_shown(invocation):
+            if not named_tool.is_unchanged(invocation):
                 break
             if argument_errors:
                 return error_result(
@@ -174,7 +174,7 @@ class Toolbox:
         if named_tool is None:
             # Another worker may have listed it, or it may be new.
             await self._refresh(*self._connections.values())
-        elif not named_tool.is_as_shown(invocation) or named_tool.argument_errors(invocation.args):
+        elif not named_tool.is_unchanged(invocation) or named_tool.argument_errors(invocation.args):
             # The server may have changed the tool since it was listed.
             await self._refresh(named_tool.connection)
         else:
@@ -184,9 +184,9 @@ class Toolbox:
 
     def _find(self, invocation: ToolInvocation) -> NamedTool | None:
         tool = self._tools.get(invocation.name)
-        if tool and tool.is_meant_by(invocation):
+        if tool and tool.matches(invocation):
             return tool
-        return next((named_tool for named_tool in self._tools.values() if named_tool.is_meant_by(invocation)), None)
+        return next((named_tool for named_tool in self._tools.values() if named_tool.matches(invocation)), None)
 
     async def _refresh(self, *connections: "BuiltInConnection | ServerConnection") -> None:
         await asyncio.gather(*(connection.refresh() for connection in connections))
@@ -282,7 +282,7 @@ def own_tool_server(settings: Settings) -> ToolServer:
 def foreign_tool_servers(config: McpConfig, settings: Settings) -> Iterator[ToolServer]:
     """Yield the servers of `mcp.json`, in its order."""
     for number, (name, server) in enumerate(config.servers.items()):
-        # Names may have any characters; those of files may not, and are unique by their number.
+        # Server names may have any characters, but file names may not; these are unique by their number.
         file_name = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f"{re.sub('[^A-Za-z0-9_-]', '_', name)}-{number}"
         target = _target(server, settings.state_dir / "logs" / f"mcp-{file_name}.log")
         yield ToolServer(

@@ -346,7 +346,7 @@ def _require(path: str, name: str, parent: int, *types: int) -> os.stat_result:
 
 
 def check_size(path: str, content: bytes) -> None:
-    """Raise `WorkspaceError` if a content is too large to be written."""
+    """Raise `WorkspaceError` if the file would be too large."""
     if len(content) > MAX_WRITE_BYTES:
         raise _error(path, f"was not written: {len(content):,} bytes given, {MAX_WRITE_BYTES:,} are allowed.")
 

@@ -59,7 +59,7 @@ class Closing:
 
 
 def _shorten(limit: asyncio.Timeout, grace: float) -> None:
-    """Let `limit` end in `grace` seconds, unless it ends before."""
+    """Shorten `limit` so that it ends in at most `grace` seconds."""
     end, before = asyncio.get_running_loop().time() + grace, limit.when()
     if not limit.expired() and (before is None or end < before):
         limit.reschedule(end)

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from turnkeeper.api.http.problem_responses import problem_response
 from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.models.errors import preview
-from turnkeeper.models.settings.origins import Origin, is_ip_address, normal_host, origin_at, origin_of
+from turnkeeper.models.settings.origins import Origin, is_ip_address, normal_host, origin_at, parse_origin
 from turnkeeper.models.settings.settings import Settings, is_loopback
 
 EXEMPT_PATHS = frozenset({"/healthz", "/readyz"})
@@ -45,7 +45,7 @@ class OriginCheckMiddleware:
 
     def __init__(self, app: ASGIApp, *, settings: Settings) -> None:
         self._app = app
-        public = origin_of(settings.public_url) if settings.public_url else None
+        public = parse_origin(settings.public_url) if settings.public_url else None
         listens_on = normal_host(settings.api_host)
         self._hosts = {listens_on, public.host if public else None, *settings.allowed_hosts} - {None}
         # A page at an IP address was served from there; only names can be made to resolve to another machine.
@@ -86,7 +86,7 @@ class OriginCheckMiddleware:
 
     def _is_sent_by_a_foreign_page(self, scope: Scope, headers: Headers, address: Origin) -> bool:
         origins, sites = headers.getlist("origin"), headers.getlist("sec-fetch-site")
-        senders = {origin_of(origin) for origin in origins}
+        senders = {parse_origin(origin) for origin in origins}
         if senders and senders <= self._trusted_origins:
             return False
         is_foreign_site = not _OWN_SITES.issuperset(sites)

@@ -81,7 +81,7 @@ class AttachmentKeeper:
         """Check attachments, and return them with large contents by reference. Nothing is stored yet.
 
         `limits` are those of the session, if they are known.
-        Raises 422 naming the field below `name`, also for the hash of a content that was not uploaded, and 503.
+        Raises 422 naming the field below `name`, also for an unknown upload hash, and 503.
         """
         if not attachments:
             return NO_ATTACHMENTS
@@ -132,8 +132,8 @@ class AttachmentKeeper:
         hashes, owner = hashes_of(attachments), attachments_owner(workflow_id)
         if not hashes:
             return [one.model_copy(update={"bytes": None}) for one in attachments]
-        sizes = await self._call(self._blobs.sizes_of(owner, hashes))
-        heads = await self._call(self._blobs.heads_of(owner, hashes, max_bytes=SIGNATURE_BYTES))
+        sizes = await self._call(self._blobs.read_sizes(owner, hashes))
+        heads = await self._call(self._blobs.read_heads(owner, hashes, max_bytes=SIGNATURE_BYTES))
         for index, one in enumerate(attachments):
             if one.hash and (problem := _problem_of_upload(one, heads.get(one.hash))):
                 path = f"{name}[{index}].{problem[0]}"

@@ -169,7 +169,7 @@ async def _until_client_leaves(request: Request) -> AsyncIterator[None]:
 
 
 async def _watch(request: Request, limit: asyncio.Timeout) -> None:
-    """Let `limit` end when the client of a request leaves whose body has been read."""
+    """End `limit` when the client disconnects. The request's body must have been read."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
     limit.reschedule(asyncio.get_running_loop().time())

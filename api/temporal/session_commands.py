@@ -39,7 +39,7 @@ from turnkeeper.models.session.messages import (
 from turnkeeper.models.session.queue.prompts import PromptSignal
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.attachments import with_names
-from turnkeeper.models.transcript.index_entry import preview_of
+from turnkeeper.models.transcript.index_entry import make_preview
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.session_index import IndexedSession
 from turnkeeper.stores.stores import Stores
@@ -147,7 +147,7 @@ class SessionCommands:
                 title=start.title,
                 user=start.user,
                 model=start.model,
-                preview=preview_of(text) if text else None,
+                preview=make_preview(text) if text else None,
                 parent=task_parent(start.task) if start.task else None,
                 task_status="working" if start.task else None,
                 hand_off=start.task.report if start.task else None,

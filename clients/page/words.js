@@ -15,7 +15,7 @@ export const TEXTS = {
   thisSession: "this session",
   demoModel: "Built-in demo model, works offline",
   contextSize: "What the model was sent last",
-  nearLimit: "Soon the model will no longer be sent the oldest messages",
+  nearLimit: "The oldest messages will soon be dropped from the model's context",
   nextModel: "Model of the next turn",
 
   noSessions: "No sessions yet",
@@ -41,7 +41,7 @@ export const TEXTS = {
   edit: "Edit",
   remove: "Remove",
   rejectedPrompt: "The session rejected this prompt.",
-  attachmentsLost: "Its files were lost when the page was loaded again. Edit it to attach them anew.",
+  attachmentsLost: "Its files were lost when the page was reloaded. Edit it to attach them again.",
   emptyFile: "the file is empty.",
   unnamedFile: "Unnamed",
 
@@ -128,11 +128,11 @@ export function usageWords(usage) {
 /** @param {Usage} usage @param {Usage | null | undefined} ofTasks the part that tasks used @returns {string} */
 export function usageDetails(usage, ofTasks) {
   const parts = [`${grouped(usage.input_tokens)} in`, `${grouped(usage.output_tokens)} out`];
-  if (usage.cached_tokens) parts.push(`${grouped(usage.cached_tokens)} of them from the cache`);
+  if (usage.cached_tokens) parts.push(`${grouped(usage.cached_tokens)} cached`);
   if (usage.reasoning_tokens) parts.push(`${grouped(usage.reasoning_tokens)} for thinking`);
   const used = (ofTasks?.input_tokens ?? 0) + (ofTasks?.output_tokens ?? 0);
   if (used) parts.push(`${grouped(used)} by tasks`);
-  if (usage.estimated_tokens) parts.push(`${grouped(usage.estimated_tokens)} of them estimated`);
+  if (usage.estimated_tokens) parts.push(`${grouped(usage.estimated_tokens)} estimated`);
   return `Tokens: ${parts.join(", ")}${usage.cost ? `; $${usage.cost}` : ""}`;
 }
 

@@ -13,8 +13,8 @@ from turnkeeper.models.transcript.attachments import (
     FileAttachment,
     ImageAttachment,
     ImageMediaType,
+    detect_image_type,
     first_problem,
-    image_type_of,
 )
 
 UNKNOWN_TYPE = "application/octet-stream"
@@ -44,7 +44,7 @@ LANGUAGES = {
     ".yaml": "yaml",
     ".yml": "yaml",
 }
-"""What a fence calls the language of a file."""
+"""The language names of files in code fences."""
 
 
 def read_attachment(path: Path) -> Attachment:
@@ -57,21 +57,21 @@ def read_attachment(path: Path) -> Attachment:
         raise ValueError(f"{path.name} is empty")
     if size > MAX_ATTACHMENT_BYTES:
         raise ValueError(f"{path.name} has {size:,} bytes; {MAX_ATTACHMENT_BYTES:,} are allowed")
-    attachment = attachment_of(path.name, path.read_bytes())
+    attachment = make_attachment(path.name, path.read_bytes())
     if problem := first_problem(attachment):
         raise ValueError(f"{path.name}: {problem[1]}")
     return attachment
 
 
-def attachment_of(name: str, content: bytes) -> Attachment:
-    """Return a content as the attachment that its name and its first bytes suggest.
+def make_attachment(name: str, content: bytes) -> Attachment:
+    """Return a file as an attachment of the type that its name and first bytes suggest.
 
-    >>> attachment_of("add.py", b"1 + 1").language, attachment_of("a.csv", b"1,2").media_type
+    >>> make_attachment("add.py", b"1 + 1").language, make_attachment("a.csv", b"1,2").media_type
     ('python', 'text/csv')
     """
     name = name[-MAX_NAME_CHARS:]
     data, suffix = b64encode(content).decode(), Path(name).suffix.lower()
-    if (image_type := image_type_of(content)) in get_args(ImageMediaType):
+    if (image_type := detect_image_type(content)) in get_args(ImageMediaType):
         return ImageAttachment.model_validate({"type": "image", "name": name, "media_type": image_type, "data": data})
     if suffix in LANGUAGES and (text := _text_in(content)) is not None:
         return CodeAttachment(type="code", name=name, language=LANGUAGES[suffix], content=text)

@@ -4,7 +4,7 @@ GatewayError
 ├── GatewayProblemError       the gateway answered with a problem (RFC 9457), which says what is wrong
 ├── GatewayUnreachableError   there was no response, or only a proxy's: trying again may help
 ├── CopyFailedError           a fork or an import has failed, and nothing is left of it
-└── GatewayUnreadableError    another program answered, or a gateway of another release: trying again won't help
+└── GatewayUnreadableError    another program answered, or a gateway of another version: trying again won't help
 """
 
 from pydantic import BaseModel, ValidationError
@@ -32,7 +32,7 @@ class Problem(BaseModel):
     detail: str
     errors: list[FieldProblem] | None = None
     limit: str | None = None
-    """Of `rate-limited`: the setting that limits the call, which had no effect."""
+    """For `rate-limited`: the setting that limits the call, which had no effect."""
 
     @property
     def name(self) -> str:
@@ -76,7 +76,7 @@ class GatewayUnreachableError(GatewayError):
 
 
 class GatewayUnreadableError(GatewayError):
-    """The server at `url` is no gateway, or one of another release."""
+    """The server at `url` is not a gateway, or is one of another version."""
 
     def __init__(self, url: str) -> None:
         super().__init__(f"The server at {url} is not a Turnkeeper gateway that this client understands.")

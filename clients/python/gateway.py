@@ -258,7 +258,7 @@ class GatewayClient:
     async def upload(
         self, session_id: str, content: bytes, *, media_type: str, name: str | None = None
     ) -> ImageAttachment | FileAttachment:
-        """Store a content in the session; return the attachment for a prompt. Repeating it changes nothing."""
+        """Upload a file to the session; return the attachment for a prompt. Repeating it changes nothing."""
         response = await self._sender.send(
             "POST", _path(session_id, "attachments"), params={"name": name}, content=content, media_type=media_type
         )

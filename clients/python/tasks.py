@@ -62,7 +62,7 @@ class TaskCalls:
 
 
 LIST_SECONDS = 30.0
-"""What a list may take beyond other calls."""
+"""Seconds that a list may take beyond other calls."""
 
 
 def _path(task_id: str, part: str = "") -> str:

@@ -114,7 +114,7 @@ PAGE = 1_000
 
 
 class AuditCommand(GatewayCommand):
-    """Prints changes, newest first, a line each; with `--json`, an object a line."""
+    """Prints changes, newest first, one per line; with `--json`, one object per line."""
 
     @with_gateway
     async def show(self, gateway: GatewayClient, /, *, limit: int, **filters: Any) -> int:

@@ -19,7 +19,7 @@ from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.http_responses import AuditAction
 from turnkeeper.models.ids import TENANT_PATTERN, is_tenant
 from turnkeeper.models.session.messages import USER_PATTERN
-from turnkeeper.models.settings.settings import ROLES, Role, Settings, role_of
+from turnkeeper.models.settings.settings import ROLES, Role, Settings, parse_role
 from turnkeeper.stores.stores import Stores
 
 _DURATION = re.compile(r"(?P<count>[0-9]{1,5})(?P<unit>[hd])")
@@ -35,7 +35,7 @@ NO_VALID_KEY = "callers need a key, and there is none"
 HOW_TO_CREATE_KEY = "create one with `{command}` and set it as TURNKEEPER_API_KEY, or log in at the page"
 REVOKED = "Key {id} is revoked. It is refused within a second, and streams that it opened end within five."
 UNKNOWN_KEY = "There is no key {id!r}. `turnkeeper keys list` lists all."
-BAD_EXPIRY = "--expires {text!r} is neither hours or days, as 12h or 90d, nor a date, as 2027-01-31."
+BAD_EXPIRY = "--expires {text!r} must be a duration (12h, 90d) or a date (2027-01-31)."
 PAST_EXPIRY = "--expires {text!r} is in the past."
 BAD_TENANT = "--tenant {tenant!r} is not a tenant's name; it must match {pattern}."
 BAD_USER = "--user {user!r} is not a user's name; it must match {pattern}."
@@ -58,7 +58,7 @@ class NewKey:
     @classmethod
     def of(cls, *, tenant: str, user: str | None, role: str, expires: str | None) -> "NewKey":
         """Check the options. Raises `KeyOptionError`."""
-        checked_role = role_of(role)
+        checked_role = parse_role(role)
         if checked_role is None:
             raise KeyOptionError(BAD_ROLE.format(role=role, roles=", ".join(ROLES)))
         if not is_tenant(tenant):

@@ -309,7 +309,7 @@ _APPROVAL_ID = re.compile(r"([0-9]{1,9}\.[0-9]{1,9}\.[0-9]{1,9}):([0-9a-f]{64})"
 
 
 def read_approval_id(text: str) -> tuple[str, str] | None:
-    """Return the call of an approval id, and the digest of the arguments that were shown; `None` if it is not ours.
+    """Return the call of an approval id and the digest of the shown arguments; `None` if we did not issue it.
 
     >>> read_approval_id("1.2.0:" + "0" * 64)[0], read_approval_id("1.2.0"), read_approval_id("policy")
     ('1.2.0', None, None)

@@ -37,7 +37,7 @@ from turnkeeper.models.session.carried_state import CarriedState
 from turnkeeper.models.session.messages import FIRST_RUN, deletion_id
 from turnkeeper.models.session.queue.prompts import Fate
 from turnkeeper.models.transcript.attachments import with_names
-from turnkeeper.models.transcript.index_entry import preview_of
+from turnkeeper.models.transcript.index_entry import make_preview
 from turnkeeper.models.transcript.transcript import TranscriptState, carried_size
 from turnkeeper.stores.archive import ArchivedTurn, ArchiveGapError, whole_turns
 from turnkeeper.stores.blobs import attachments_owner, document_owner
@@ -141,7 +141,7 @@ class CopyActivities:
 
     async def _copy_contents(self, source: WorkflowId, target: WorkflowId, hashes: set[str]) -> None:
         blobs = self._stores.blobs
-        sizes = await blobs.sizes_of(source, hashes)
+        sizes = await blobs.read_sizes(source, hashes)
         for some in batches(sorted(sizes), (sizes[name] for name in sorted(sizes)), max_size=WRITTEN_BYTES):
             await blobs.put_data(target, (await blobs.get_data(source, some)).values())
 
@@ -228,7 +228,7 @@ class CopyActivities:
                 model=order.start.model,
                 turn_count=state.transcript.count,
                 cost=state.usage.cost,
-                preview=preview_of(text) if text else None,
+                preview=make_preview(text) if text else None,
             )
         )
 

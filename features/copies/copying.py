@@ -233,7 +233,7 @@ class SessionCopier:
             async with asyncio.timeout(self._timeouts.import_queue):
                 await self._slots.acquire()
         except TimeoutError:
-            detail = "Other documents are being imported. Try again in a moment."
+            detail = "Other imports are running. Try again in a moment."
             raise problem("rate-limited", detail, retry_after=5) from None
         try:
             yield

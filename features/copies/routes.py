@@ -63,7 +63,7 @@ async def export_session(
         Literal["json", "markdown"], Query(alias="format", description="`json` can be imported.")
     ] = "json",
 ) -> Response:
-    """Return the whole session as of its last completed turn: one document, which any later release imports.
+    """Return the whole session as of its last completed turn: one document, which any later version imports.
 
     Waiting prompts and the vendors' opaque state are not in it.
     """

@@ -8,7 +8,7 @@ it has stored. Its receipt is what Temporal says of it: its type, its status and
 Prompts that arrive meanwhile wait for the session. If they are more than Temporal carries over, they are parked first.
 
 A document is too large for Temporal. Its gateway starts the workflow, stores the document in parts under the new id,
-and signals them; the workflow does not wait for ever.
+and signals them; the workflow does not wait forever.
 """
 
 import asyncio

@@ -72,7 +72,7 @@ class HandOffActivities:
         stored = await self._texts.read(current_session_id(), call.texts)
         try:
             long = LongTexts.model_validate_json(stored) if stored is not None else None
-        except ValidationError:  # of a later release
+        except ValidationError:  # of a later version
             long = None
         if long is None:
             return CondenseOutcome(trouble="The texts can't be read from the store.")

@@ -1,1 +1,1 @@
-"""What the model sees of a conversation: pure rules (CTX-1 to CTX-8). They never change the transcript."""
+"""The model's view of a conversation: pure rules (CTX-1 to CTX-8). They never change the transcript."""

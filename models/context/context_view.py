@@ -30,7 +30,7 @@ class TurnInContext(Frozen):
     message_id: str | None = None
     seen: Seen
     estimated_tokens: int = 0
-    """Of the messages that the model sees."""
+    """Total for the messages that the model sees."""
     characters_cut: int = 0
     """Characters of a truncated, refused or retried turn that the model no longer sees.
 
@@ -44,7 +44,7 @@ class FixedPart(Frozen):
     system_prompt_tokens: int
     tools: list[str]
     tools_not_offered: list[str] = []
-    """Those of `tools` that the model is not offered, since its API does not take them all."""
+    """The `tools` that the model is not offered, since its API has a limit."""
     tools_tokens: int
     estimated_tokens: int
 
@@ -59,7 +59,7 @@ class SummaryInContext(Frozen):
 
 
 class ContextView(Frozen):
-    """What the model sees now. Tokens are estimates, within about 20 % (CTX-6).
+    """The model's current view. Tokens are estimates, within about 20 % (CTX-6).
 
     `turns` are oldest first; with `has_more` there are older ones: ask again with `before` set to the first number.
     """
@@ -74,7 +74,7 @@ class ContextView(Frozen):
     It is for this model and this configuration of the window (CTX-7).
     """
     estimated_tokens: int
-    """Of the whole request, with the fixed part."""
+    """Total for the whole request, with the fixed part."""
     reported_tokens: int | None = None
     """The same by the vendor's count at the last call of this segment, plus an estimate of later messages."""
     fixed: FixedPart

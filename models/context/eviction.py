@@ -18,7 +18,7 @@ class Eviction:
     evicted: int
 
 
-def leaving_of(
+def oldest_to_evict(
     entries: Sequence[ViewEntry], excess: int, permanent: set[int], *, size: Callable[[ViewEntry], int]
 ) -> set[int]:
     """Return the oldest entries, except `permanent` ones, that have `excess` of their sizes together, if possible.
@@ -40,7 +40,7 @@ def leaving_of(
     return leaving
 
 
-def permanent_of(
+def permanent_entries(
     entries: Sequence[ViewEntry], running_turn: str, staying: set[int], *, keeps_last: bool = True
 ) -> set[int]:
     """Return what stays in an eviction: those `staying`, and the prompts of the turns of which they are steps.
@@ -53,7 +53,7 @@ def permanent_of(
     return permanent | set(prompts[-1:]) | {turn[0] for turn in _turns(entries) if not permanent.isdisjoint(turn)}
 
 
-def head_of(entries: Sequence[ViewEntry], first_n: int, *, keeps_answer: bool = False) -> list[int]:
+def head_indexes(entries: Sequence[ViewEntry], first_n: int, *, keeps_answer: bool = False) -> list[int]:
     """Return the entries that begin within the first `first_n` messages.
 
     With `keeps_answer`, the last turn among them keeps its end, if that is short.
@@ -67,7 +67,7 @@ def head_of(entries: Sequence[ViewEntry], first_n: int, *, keeps_answer: bool = 
     return head
 
 
-def tail_of(entries: Sequence[ViewEntry], last_n: int) -> list[int]:
+def tail_indexes(entries: Sequence[ViewEntry], last_n: int) -> list[int]:
     """Return the entries that reach into the last `last_n` messages."""
     ends = accumulate((len(entry.messages) for entry in reversed(entries)), initial=0)
     last = len(entries) - 1

@@ -1,4 +1,4 @@
-"""What the model sees in a session, and what happens to the rest (CTX-4, CTX-5, CTX-7).
+"""The model's context in a session, and what happens to the rest (CTX-4, CTX-5, CTX-7).
 
     in the window        in the model view, verbatim
     evicted              waits here for the next summary if summaries are on; otherwise a note says that it is left out

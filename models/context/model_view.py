@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from turnkeeper.models.context.eviction import Eviction, head_of, leaving_of, permanent_of, tail_of
+from turnkeeper.models.context.eviction import Eviction, head_indexes, oldest_to_evict, permanent_entries, tail_indexes
 from turnkeeper.models.context.left_out import arranged, notes_between, summary_entry
 from turnkeeper.models.context.summary import Summary
 from turnkeeper.models.context.view_entries import (
@@ -69,7 +69,7 @@ class ViewState(Compact):
 
 
 class ModelView:
-    """What the model sees of one session."""
+    """The model's view of one session."""
 
     def __init__(self, state: ViewState, transcript: Transcript) -> None:
         """Render the entries of `state`; all but detached ones refer to turns in `transcript` (SES-14)."""
@@ -208,8 +208,10 @@ class ModelView:
             return None
         preserved = config.preserve_first_n + config.preserve_last_n
         has_room = config.max_messages - preserved >= MIN_ROOM_FOR_ENDING
-        head = head_of(self._entries, config.preserve_first_n, keeps_answer=has_room)
-        permanent = permanent_of(self._entries, running_turn, {*head, *tail_of(self._entries, config.preserve_last_n)})
+        head = head_indexes(self._entries, config.preserve_first_n, keeps_answer=has_room)
+        permanent = permanent_entries(
+            self._entries, running_turn, {*head, *tail_indexes(self._entries, config.preserve_last_n)}
+        )
         count = sum(len(entry.messages) for entry in self._entries)
         room = eviction_config(config).max_messages - MAX_NOTES - (1 if self.summary else reserve)
         return self._evict(count - room, permanent, size=lambda entry: len(entry.messages))
@@ -222,10 +224,10 @@ class ModelView:
         """
         if self.carried_bytes <= max_bytes:
             return None
-        head = head_of(self._entries, first_n)
+        head = head_indexes(self._entries, first_n)
         sizes = accumulate(self._entries[index].carried_bytes for index in head)
         fitting = head[: max(sum(size <= max_bytes // 4 for size in sizes), min(1, first_n))]
-        permanent = permanent_of(self._entries, running_turn, set(fitting), keeps_last=False)
+        permanent = permanent_entries(self._entries, running_turn, set(fitting), keeps_last=False)
         return self._evict(self.carried_bytes - max_bytes // 2, permanent, size=lambda entry: entry.carried_bytes)
 
     def shrink(self, max_chars: int, *, running_turn: str, first_n: int) -> Eviction | None:
@@ -235,7 +237,7 @@ class ModelView:
         """
         segment, evicted = self.segment, list[ViewEntry]()
         while self.chars > max_chars:  # again if the notes about an eviction are too long
-            permanent = permanent_of(self._entries, running_turn, set(head_of(self._entries, first_n)))
+            permanent = permanent_entries(self._entries, running_turn, set(head_indexes(self._entries, first_n)))
             eviction = self._evict(self.chars - max_chars, permanent, size=lambda entry: entry.chars)
             if eviction is None:
                 break
@@ -249,7 +251,7 @@ class ModelView:
         The longest texts are shortened first; the running turn's user message and the summary stay whole. Returns the
         number of removed characters by turn number. Call it only before a new segment: it changes the prefix.
         """
-        permanent = sorted(permanent_of(self._entries, running_turn, set(head_of(self._entries, first_n))))
+        permanent = sorted(permanent_entries(self._entries, running_turn, set(head_indexes(self._entries, first_n))))
         chars = sum(self._entries[index].chars for index in permanent)
         chars += self.summary_entry.chars if self.summary_entry else 0
         if chars <= max_chars:
@@ -324,11 +326,11 @@ class ModelView:
     def _replace(self, entries: list[ViewEntry]) -> None:
         self._entries = entries
         self._visible = arranged(entries, self.summary)
-        """What the model reads: the entries, the notes between them, and the summary."""
+        """The model's messages: the entries, the notes between them, and the summary."""
 
     def _evict(self, excess: int, permanent: set[int], *, size: Callable[[ViewEntry], int]) -> Eviction | None:
-        """Evict the oldest entries, see `leaving_of`, in a new segment."""
-        leaving = leaving_of(self._entries, excess, permanent, size=size)
+        """Evict the oldest entries, see `oldest_to_evict`, in a new segment."""
+        leaving = oldest_to_evict(self._entries, excess, permanent, size=size)
         if not leaving:
             return None
         evicted = [entry.without_state() for index, entry in enumerate(self._entries) if index in leaving]

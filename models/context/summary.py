@@ -170,7 +170,7 @@ def summary_request(
 
 
 def _record(so_far: Sequence[ReplayEvent], evicted: Sequence[ModelMessage], max_chars: int) -> str:
-    events = [event for step in _steps_of(evicted) for event in _events_of(step)]
+    events = [event for step in _match_steps(evicted) for event in _events_of(step)]
     longest = min(MAX_TEXT_CHARS, max(MIN_TEXT_CHARS, max_chars // max(1, len(events))))
     latest = dropwhile(lambda event: isinstance(event, ResultEvent), events[-(max_chars // longest) :])
     bounded = [_bounded(event, longest) for event in latest]
@@ -187,7 +187,7 @@ class _Step:
     exchanges: list[tuple[CallPart, ModelMessage]]
 
 
-def _steps_of(messages: Iterable[ModelMessage]) -> Iterator[_Step]:
+def _match_steps(messages: Iterable[ModelMessage]) -> Iterator[_Step]:
     """Match calls and results by their order, since a vendor's call ids can repeat (SES-6)."""
     remaining = iter(messages)
     for message in remaining:
@@ -248,7 +248,7 @@ def files_written(messages: Iterable[ModelMessage], tools: Iterable[ToolSpec]) -
     """
     reading = {tool.name for tool in tools if tool.effect == "read"}
     files: dict[str, None] = {}
-    for step in _steps_of(messages):
+    for step in _match_steps(messages):
         for call, result in step.exchanges:
             if result.status in _DONE and call.name not in reading and _WRITES.search(call.name):
                 files.update(dict.fromkeys(_paths_in(call.args)))

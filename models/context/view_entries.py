@@ -88,7 +88,7 @@ def name_largest_attachments(message: ModelMessage, excess: int) -> ModelMessage
 
 
 NoteKind = Literal["ending", "refused", "earlier_try"]
-"""What a note stands for: the answer of a turn, a whole turn that the vendor refused, or one that was retried."""
+"""The omission that a note describes: a turn's answer, a whole turn that the vendor refused, or a retried one."""
 
 
 class ViewRef(Compact):

@@ -21,7 +21,7 @@ from typing import Generic, Self, TypeVar
 
 from pydantic import Field, model_validator
 
-from turnkeeper.models.tokens import estimate_tokens, field_of
+from turnkeeper.models.tokens import estimate_tokens, get_field
 from turnkeeper.models.wire import Change, Frozen, Strict
 
 MessageT = TypeVar("MessageT")
@@ -254,23 +254,23 @@ def _preserved(config: ConversationHistoryConfig) -> str:
 def _call_ids(message: object) -> list[str | int | None]:
     """Return the ids of the tool calls in `message`, in any form; `None` stands for a call without one."""
     uses = _blocks(message, "tool_use")
-    return [_id_in(call, "id") for call in (*_items(field_of(message, "tool_calls")), *uses)]
+    return [_id_in(call, "id") for call in (*_items(get_field(message, "tool_calls")), *uses)]
 
 
 def _result_ids(message: object) -> list[str | int | None]:
     """Return the call ids of the results in `message`, in any form; `None` stands for a result without one."""
-    if field_of(message, "role") == "tool":
+    if get_field(message, "role") == "tool":
         return [_id_in(message, "call_id") or _id_in(message, "tool_call_id")]
     return [_id_in(block, "tool_use_id") for block in _blocks(message, "tool_result")]
 
 
 def _id_in(holder: object, name: str) -> str | int | None:
-    value = field_of(holder, name)
+    value = get_field(holder, name)
     return value if isinstance(value, str | int) and value else None
 
 
 def _blocks(message: object, kind: str) -> list[object]:
-    return [block for block in _items(field_of(message, "content")) if field_of(block, "type") == kind]
+    return [block for block in _items(get_field(message, "content")) if get_field(block, "type") == kind]
 
 
 def _items(value: object) -> Sequence[object]:

@@ -32,7 +32,7 @@ KINDS = ("user", "respond", "think", "call", "result")
 
 @dataclass(frozen=True)
 class Grammar:
-    """What marks structure in a text: the headers, and the `sigil` before an event's kind."""
+    """The marks of structure in a text: the headers, and the `sigil` before an event's kind."""
 
     sigil: str = "$"
 

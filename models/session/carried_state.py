@@ -1,4 +1,4 @@
-"""What a session carries from one run to the next (SES-14).
+"""The state that a session carries from one run to the next (SES-14).
 
 This model is public API of running sessions: new fields have defaults (SES-19). `docs/extending.md` lists the places of
 a new field.
@@ -28,9 +28,9 @@ class SessionFacts(Compact):
     request_count: int = 0
     usage: Usage = Usage()
     tasks_usage: Usage = Usage()
-    """What tasks have used of it."""
+    """The share that tasks have used."""
     usage_between_turns: CompactUsage = None
-    """What tasks have used that ended when no turn was running: the next turn shows it."""
+    """Usage of tasks that ended when no turn was running: the next turn shows it."""
     ending: str | None = None
     """Why the session is ending; `None`: it is not ending."""
     moved_events: MovedEvents = MovedEvents()
@@ -47,16 +47,16 @@ class CarriedState(SessionFacts):
     context: ContextState = ContextState()
     tools: ToolsState = ToolsState()
     refusals: RefusalState = RefusalState()
-    """What its model has refused: `Session.refusals`."""
+    """The parts that its model has refused: `Session.refusals`."""
     archive: ArchiveState = ArchiveState()
     task: TaskState = TaskState()
-    """Of the task that the session is: `Session.own_task`."""
+    """The session's own task, if it is one: `Session.own_task`."""
     tasks: SubTasksState = SubTasksState()
-    """Of the tasks that it has started: `Session.sub_tasks`."""
+    """The tasks that it has started: `Session.sub_tasks`."""
     accounts: Items[TurnAccount] = []
-    """Of a root: what its turns and the tasks of its tree may use, `Session.accounts`."""
+    """In a root: the budgets of its turns and of the tasks in its tree, `Session.accounts`."""
     allowance: AllowanceState | None = None
-    """Of a task in a tree: `Session.allowance`."""
+    """In a task of a tree: `Session.allowance`."""
     running: CarriedTurn | None = None
 
     @property

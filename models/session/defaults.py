@@ -1,4 +1,4 @@
-"""What a session has if its start names nothing else, and the names of its search attributes.
+"""The defaults of a session, and the names of its search attributes.
 
 Settings and `turnkeeper up` need only these, so that a process without sessions loads none of their other models.
 """

@@ -101,7 +101,7 @@ MessageId = Annotated[str, Field(pattern=ID_PATTERN)]
 class SessionInput(Frozen):
     """The workflow's argument: the session's whole configuration (SES-4). All fields are optional.
 
-    Its JSON includes defaults, so that a release with other defaults does not change a running session.
+    Its JSON includes defaults, so that a version with other defaults does not change a running session.
     """
 
     title: str | None = None
@@ -282,7 +282,7 @@ def read_end(raw: object) -> EndSession:
         return EndSession(discard_queue=isinstance(raw, dict) and raw.get("discard_queue") is True)
 
 
-def configuration_of(start: SessionInput) -> SessionInput:
+def initial_configuration(start: SessionInput) -> SessionInput:
     """Return the configuration of a session."""
     task = start.task and start.task.without_context
     return start.model_copy(update={"carried": None, "first_prompt": None, "task": task})
@@ -351,10 +351,10 @@ def check_limits(limits: Limits) -> None:
         )
 
 
-def title_of(text: str) -> str:
+def make_title(text: str) -> str:
     r"""Return a title of at most 60 characters, from the first words of a prompt.
 
-    >>> title_of("  read README.md\nand tell me its first heading ")
+    >>> make_title("  read README.md\nand tell me its first heading ")
     'read README.md and tell me its first heading'
     """
     return one_line(text, TITLE_CHARS, whole_words=True) or "Untitled"

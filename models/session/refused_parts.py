@@ -1,4 +1,4 @@
-"""What a session's model has refused, and how long a request it has accepted (AGT-9)."""
+"""The parts that a session's model has refused, and its longest accepted request (AGT-9)."""
 
 from typing import Annotated
 
@@ -25,11 +25,11 @@ class RefusalState(Compact):
     state_was_refused: bool = False
     """Whether the vendor has refused its own blocks of earlier steps."""
     was_reset: bool = False
-    """Whether the tools were listed anew because of a refusal, and no request was answered since."""
+    """Whether the tools were listed again because of a refusal, and no request was answered since."""
 
 
 class SessionRefusals:
-    """What the model of a session has refused; forgotten when the model or the tools change.
+    """The parts that a session's model has refused; forgotten when the model or the tools change.
 
     Its methods are called before and after a request, in a change of the session that raises its revision.
     """

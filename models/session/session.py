@@ -22,7 +22,7 @@ from turnkeeper.models.session.approvals import ApprovalReceipt, ResolveApproval
 from turnkeeper.models.session.archive.archive_health import ArchiveHealth
 from turnkeeper.models.session.archive.archive_messages import ArchiveMove
 from turnkeeper.models.session.carried_state import CarriedState
-from turnkeeper.models.session.messages import Configure, SessionInput, configuration_of, configured, title_of
+from turnkeeper.models.session.messages import Configure, SessionInput, configured, initial_configuration, make_title
 from turnkeeper.models.session.queue.prompt_queue import PromptQueue
 from turnkeeper.models.session.queue.prompts import WIDEST, Prompt, id_in, read_prompt
 from turnkeeper.models.session.refused_parts import SessionRefusals
@@ -39,7 +39,7 @@ ENVELOPE_BYTES = 2_048
 """Allowance for carried data that is not counted: numbers, times, field names."""
 
 MAX_CARRIED_BYTES = 1_800_000
-"""Maximum of the carried state: with 2 MB Temporal would repeat the continue-as-new for ever."""
+"""Maximum of the carried state: with 2 MB Temporal would repeat the continue-as-new forever."""
 
 _CLOSED = {"ended": "has ended", "cancelled": "was cancelled", "terminated": "was terminated"}
 
@@ -68,7 +68,7 @@ class Session:
         """
         state = start.carried or CarriedState(created_at=now, revision=0)
         self.id = session_id
-        self.config = configuration_of(start)
+        self.config = initial_configuration(start)
         self.facts = state.facts
         """The carried fields of no part; replaced with every change."""
         self._on_revision = on_revision
@@ -186,7 +186,7 @@ class Session:
     # ---- the running turn
 
     def renew_after_refusal(self, *, has_state: bool) -> None:
-        """List the tools anew before the next request, and drop the vendor's state, if there is some: once (AGT-9).
+        """List the tools again before the next request, and drop the vendor's state, if there is some: once (AGT-9).
 
         The turn that was refused for good ends now, which raises the revision.
         """
@@ -201,7 +201,7 @@ class Session:
         self._update(moved_events=self.facts.moved_events.at_new_turn())
         if self.config.title is None:
             names = " ".join(one.name or "" for one in prompt.attachments)
-            self.config = self.config.model_copy(update={"title": title_of(prompt.text.strip() or names)})
+            self.config = self.config.model_copy(update={"title": make_title(prompt.text.strip() or names)})
         message = ConversationMessage(
             id=prompt.id,
             timestamp=now,
@@ -307,7 +307,7 @@ class Session:
 
     @property
     def used(self) -> Amount:
-        """What the session has used itself, without its tasks."""
+        """The usage of the session itself, without its tasks."""
         return Amount.of(self.facts.usage - self.facts.tasks_usage)
 
     def note_used(self) -> None:

@@ -139,14 +139,14 @@ class ForeignServer(Strict):
 
 @dataclass(frozen=True)
 class McpConfig:
-    """What the file configures. Problems and notes are sentences without values, by server or file."""
+    """The configuration in the file. Problems and notes are sentences without values, by server or file."""
 
     servers: dict[str, ForeignServer] = field(default_factory=dict)
     """The enabled servers by name."""
     problems: dict[str, str] = field(default_factory=dict)
     """Why a server is left out, or the whole file."""
     notes: dict[str, list[str]] = field(default_factory=dict)
-    """What was ignored, or read differently from how it is written."""
+    """Entries that were ignored, or converted."""
 
 
 def load_foreign_servers(settings: Settings) -> McpConfig:

@@ -70,10 +70,10 @@ def origin_at(scheme: str, authority: str) -> Origin | None:
     return Origin(scheme, host, int(parts["port"] or DEFAULT_PORTS[scheme]))
 
 
-def origin_of(url: str) -> Origin | None:
+def parse_origin(url: str) -> Origin | None:
     """Return the origin of a URL or of an origin's text; `None` if there is none, as for `null`.
 
-    >>> origin_of("https://Agents.example/chat"), origin_of("null"), origin_of("file:///etc")
+    >>> parse_origin("https://Agents.example/chat"), parse_origin("null"), parse_origin("file:///etc")
     (Origin(scheme='https', host='agents.example', port=443), None, None)
     """
     parts = _URL.fullmatch(url)

@@ -42,7 +42,7 @@ from turnkeeper.models.ids import checked_model
 from turnkeeper.models.invalid_values import reason_of
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.defaults import DEFAULT_MODEL, DEFAULT_SYSTEM_PROMPT, SystemPrompt
-from turnkeeper.models.settings.origins import normal_host, origin_of
+from turnkeeper.models.settings.origins import normal_host, parse_origin
 from turnkeeper.models.wire import Strict
 
 ENV_PREFIX = "TURNKEEPER_"
@@ -113,7 +113,7 @@ class OidcSettings(Strict):
     @field_validator("issuer")
     @classmethod
     def _check_issuer(cls, issuer: str | None) -> str | None:
-        origin = origin_of(issuer) if issuer else None
+        origin = parse_origin(issuer) if issuer else None
         if issuer is None or (origin and (origin.scheme == "https" or is_loopback(origin.host))):
             return issuer
         raise ValueError("write https://HOST or https://HOST/PATH, as the tokens' iss has it; http on loopback only")
@@ -222,7 +222,7 @@ class Settings(BaseSettings):
     """Redis server that carries answers to the gateways while they are written, as
     `redis://USER:PASSWORD@HOST:PORT/NUMBER`, or `rediss:` with TLS."""
     partials: Literal["auto", "heartbeats"] = "auto"
-    """What carries answers while they are written. `auto`: Redis if `redis_url` is set, else sockets in `state_dir`,
+    """The carrier of answers while they are written. `auto`: Redis if `redis_url` is set, else sockets in `state_dir`,
     which reach the workers of this machine. `heartbeats`: Temporal, once a second, for those who have neither."""
 
     max_cached_workflows: int = Field(1_000, ge=1, le=1_000_000)
@@ -299,7 +299,7 @@ class Settings(BaseSettings):
     @field_validator("public_url")
     @classmethod
     def _check_public_url(cls, public_url: str | None) -> str | None:
-        if public_url is not None and origin_of(public_url) is None:
+        if public_url is not None and parse_origin(public_url) is None:
             raise ValueError("write https://HOST, https://HOST:PORT or either with a path")
         return public_url
 
@@ -509,10 +509,10 @@ Role = Literal["reader", "writer", "approver", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)
 
 
-def role_of(name: object) -> Role | None:
+def parse_role(name: object) -> Role | None:
     """Return the role with this name; `None` if there is none.
 
-    >>> role_of("writer"), role_of("root")
+    >>> parse_role("writer"), parse_role("root")
     ('writer', None)
     """
     return next((role for role in ROLES if role == name), None)

@@ -135,7 +135,7 @@ def estimated_chars(attachment: Attachment) -> int:
         return IMAGE_CHARS
     if attachment.media_type == PDF:
         return PDF_CHARS_PER_PAGE * min(MAX_PDF_PAGES, max(1, -(-size // PDF_BYTES_PER_PAGE)))
-    return min(MAX_SHOWN_CHARS, size) if is_text(attachment.media_type) else len(named_in_text(attachment))
+    return min(MAX_SHOWN_CHARS, size) if is_text(attachment.media_type) else len(placeholder_text(attachment))
 
 
 _TEXT_TYPES = frozenset(
@@ -168,16 +168,16 @@ def with_names(text: str, attachments: Sequence[Attachment], *, note: str = "") 
     >>> with_names("Look.", [ImageAttachment(type="image", name="cat.png", media_type="image/png")])
     'Look.\n\n[Image: cat.png, image/png]'
     """
-    lines = [f"{named_in_text(attachment)}{note}" for attachment in attachments]
+    lines = [f"{placeholder_text(attachment)}{note}" for attachment in attachments]
     return "\n\n".join(filter(None, (text, "\n".join(lines))))
 
 
-def named_in_text(attachment: Attachment) -> str:
+def placeholder_text(attachment: Attachment) -> str:
     """Return the line that stands for an attachment in text.
 
-    >>> named_in_text(ImageAttachment(type="image", name="cat.png", media_type="image/png", hash="0", bytes=12_300))
+    >>> placeholder_text(ImageAttachment(type="image", name="cat.png", media_type="image/png", hash="0", bytes=12_300))
     '[Image: cat.png, image/png, 12 KB]'
-    >>> named_in_text(ImageAttachment(type="image", url="https://example.com/cat.png"))
+    >>> placeholder_text(ImageAttachment(type="image", url="https://example.com/cat.png"))
     '[Image: https://example.com/cat.png]'
     """
     details = [attachment.name or ""]
@@ -213,10 +213,10 @@ NO_ROOM_NOTE = " (left out: the attachments of the conversation are too large to
 """Follows the name of an attachment that a request has no room for."""
 
 
-def content_of(attachment: Attachment) -> bytes | None:
+def decode_content(attachment: Attachment) -> bytes | None:
     r"""Return the inline content; `None` if there is none. Raises `ValueError` for what is not base64.
 
-    >>> content_of(CodeAttachment(type="code", content="é")), content_of(CodeAttachment(type="code", hash="0"))
+    >>> decode_content(CodeAttachment(type="code", content="é")), decode_content(CodeAttachment(type="code", hash="0"))
     (b'\xc3\xa9', None)
     """
     if isinstance(attachment, CodeAttachment):
@@ -261,7 +261,7 @@ def refer_attachments(
     The largest contents go by reference first, so the same attachments always have the same references.
     """
     referred, stored = list(attachments), dict[str, bytes]()
-    contents = [content_of(attachment) for attachment in attachments]
+    contents = [decode_content(attachment) for attachment in attachments]
     largest_first = sorted(range(len(contents)), key=lambda index: -len(contents[index] or b""))
     for index in largest_first:
         content = contents[index]
@@ -354,7 +354,7 @@ A vendor refuses a request with an image of another type, and so the whole conve
 
 
 SIGNATURE_BYTES = 1_029
-"""Bytes of a content that tell its type: a PDF may begin after 1,024."""
+"""Leading bytes that determine a file's type: a PDF may begin after 1,024."""
 
 
 def check_attachments(attachments: Sequence[Attachment], *, field: str = "attachments") -> None:
@@ -366,7 +366,7 @@ def check_attachments(attachments: Sequence[Attachment], *, field: str = "attach
         if problem := first_problem(attachment):
             path = f"{field}[{index}].{problem[0]}"
             raise RejectedError("invalid", f"{path}: {problem[1]}.", field=path)
-        total += len(content_of(attachment) or b"") or attachment.bytes or 0
+        total += len(decode_content(attachment) or b"") or attachment.bytes or 0
     if total > MAX_CONTENT_BYTES:
         allowed = f"{MAX_CONTENT_BYTES:,} are allowed"
         raise RejectedError("invalid", f"{field}: hold {total:,} bytes together; {allowed}.", field=field)
@@ -382,7 +382,7 @@ def first_problem(attachment: Attachment) -> tuple[str, str] | None:
 
 
 def check_content(content: bytes, media_type: str | None) -> str | None:
-    """Return what is wrong with a content of this type; `None` if nothing is.
+    """Return why the bytes are not a valid file of this type; `None` if they are.
 
     >>> check_content(b"GIF89a", "image/png"), check_content(b"GIF89a", "image/gif"), check_content(b"", "text/plain")
     ('is not a PNG image', None, 'is empty')
@@ -407,7 +407,7 @@ def with_true_type(attachment: Attachment, content: bytes) -> Attachment:
     """
     if isinstance(attachment, CodeAttachment) or check_content(content, attachment.media_type) is None:
         return attachment
-    if image_type := image_type_of(content):
+    if image_type := detect_image_type(content):
         return attachment.model_copy(update={"media_type": image_type})
     return FileAttachment(
         type="file",
@@ -419,10 +419,10 @@ def with_true_type(attachment: Attachment, content: bytes) -> Attachment:
     )
 
 
-def image_type_of(content: bytes) -> str | None:
+def detect_image_type(content: bytes) -> str | None:
     """Return the media type of an image; `None` for any other content.
 
-    >>> image_type_of(b"GIF89a..."), image_type_of(b"<svg/>")
+    >>> detect_image_type(b"GIF89a..."), detect_image_type(b"<svg/>")
     ('image/gif', None)
     """
     images = ((name, start) for name, start in _SIGNATURES.items() if name.startswith("image/"))
@@ -509,7 +509,7 @@ def _content_problems(attachment: Attachment, field: str, inline: str) -> Iterat
         yield field, "may not contain NUL or a lone surrogate"
         return
     try:
-        content = content_of(attachment) or b""
+        content = decode_content(attachment) or b""
     except ValueError as error:
         yield field, str(error)
         return

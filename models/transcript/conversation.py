@@ -51,14 +51,14 @@ class TurnStop(Frozen):
 
 
 class TurnMetrics(Frozen):
-    """What the model saw at the turn's last call: messages, and tokens estimated within about 20 % (CTX-6)."""
+    """The model's context at the turn's last call: messages, and tokens estimated within about 20 % (CTX-6)."""
 
     message_count: int
     estimated_tokens: int
 
 
 class ContextSize(TurnMetrics):
-    """What the model would see now, and how much it may: as `TurnMetrics`, with the window's cap (CTX-6)."""
+    """The model's context now, and its limit: as `TurnMetrics`, with the window's cap (CTX-6)."""
 
     max_messages: int
     """0: no cap."""
@@ -79,7 +79,7 @@ class ConversationMessage(Frozen):
     user_message: str
     user_timestamp: UtcDatetime
     attachments: Items[Attachment] = Field([], exclude_if=lambda attachments: not attachments)
-    """Of the request (CTX-16). Left out of the JSON if there are none."""
+    """Attachments of the request (CTX-16). Left out of the JSON if there are none."""
     agent_message: str | None = None
     agent_message_blob: BlobRef | None = None
     agent_timestamp: UtcDatetime | None = None
@@ -96,9 +96,9 @@ class ConversationMessage(Frozen):
     agent: str | None = Field(None, exclude_if=lambda agent: agent is None)
     """The agent and its version, as in `weather@2`; left out of the JSON if the session has none (AGN-4)."""
     usage: Usage | None = None
-    """Of all model calls of the turn, with `tasks_usage`."""
+    """Usage of all model calls of the turn, with `tasks_usage`."""
     tasks_usage: Usage | None = None
-    """What tasks have used of it (TSK-5): those that ended in this turn, or since the turn before."""
+    """The share of tasks (TSK-5) that ended in this turn, or since the turn before."""
     conversation_metrics: TurnMetrics | None = None
     revision: int
     status: TurnStatus = "processing"
@@ -171,7 +171,7 @@ class SessionSummary(Frozen):
     turn_count: int = 0
     usage: Usage = Usage()
     tasks_usage: Usage = Usage()
-    """What tasks have used of it, as far as they have ended (TSK-5)."""
+    """The share that ended tasks have used (TSK-5)."""
     archive: ArchiveReport = ArchiveReport()
     conversation_metrics: ContextSize | None = None
     """Null if the session itself can't be asked: then its turns are read from the archive."""
@@ -216,7 +216,7 @@ class ConversationState(Frozen):
 
 
 class ConversationUpdate(Frozen):
-    """What is new since a cursor. `has_more`: ask again at once; `reset`: discard all known turns first (SES-12).
+    """Changes since a cursor. `has_more`: query again at once; `reset`: discard all known turns first (SES-12).
 
     The client sends `last_seen_message_id` and `revision` back as its next cursor.
     """

@@ -1,4 +1,4 @@
-"""What lists show of a session, as the session itself knows it (API-1)."""
+"""The list entry of a session, from its own state (API-1)."""
 
 from typing import Literal
 
@@ -33,13 +33,13 @@ class IndexEntry(Compact):
     message: str | None = None
     """The last line that the task's agent reported."""
     hand_off: HandOffReport | None = None
-    """What was handed over to a task; `None`: that is unknown."""
+    """What the task received of the conversation; `None`: unknown."""
 
 
-def preview_of(text: str) -> str:
+def make_preview(text: str) -> str:
     r"""Return the beginning of a prompt in one line.
 
-    >>> preview_of("  list\nthe files ")
+    >>> make_preview("  list\nthe files ")
     'list the files'
     """
     return one_line(text, PREVIEW_CHARS)

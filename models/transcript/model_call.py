@@ -144,7 +144,7 @@ class ModelResponse(Compact):
     request_id: str | None = None
     state: ProviderState | None = None
     left_out: list[RefusedPart] = []
-    """What the vendor refused of the request, and was left out for the first time in this session (AGT-9)."""
+    """Parts that the vendor refused, left out for the first time in this session (AGT-9)."""
 
     @property
     def text(self) -> str:
@@ -186,7 +186,7 @@ class ModelMessage(Compact):
     blob: BlobRef | None = None
     blob_start: int = 0
     attachments: Items[Attachment] = []
-    """Of a user's prompt or of a tool's result."""
+    """Attachments of a user's prompt or of a tool's result."""
 
 
 class RequestHead(Compact):
@@ -206,7 +206,7 @@ class ModelRequest(Compact):
 
 
 class QuickReads(Compact):
-    """What `call_model` may read itself, right after an answer that asks for nothing else (OPS-8).
+    """Reads that `call_model` may run itself, after an answer that requests nothing else (OPS-8).
 
     `tools` are those that need no approval; the fields below are those of `ToolInvocation`. `room` is how many bytes of
     JSON answer and results together may add to the turn inline.
@@ -249,7 +249,7 @@ class ModelCall(Compact):
     quick_reads: QuickReads | None = None
     """`None`: no tool runs in the call's activity."""
     left_out: list[RefusedPart] = []
-    """What the model's vendor has refused in this session (AGT-9)."""
+    """Parts that the model's vendor has refused in this session (AGT-9)."""
     may_be_too_long: bool = False
     """Whether the model has answered shorter requests with the same tools, but none of this length (AGT-9)."""
 
@@ -340,7 +340,7 @@ class ToolList(Compact):
     unread: list[str] = []
     unchanged: bool = False
     instructions: list[ServerText] = []
-    """What servers say to models about their tools, in a stable order."""
+    """The servers' instructions for models, in a stable order."""
     absent: list[ServerText] = []
     """Servers without tools, or with their earlier ones only, and why."""
 
@@ -404,4 +404,4 @@ class ModelRequestPage(Compact):
     next_offset: int | None = None
     digest: str
     entry: IndexEntry | None = None
-    """What lists show of the session; on the first page."""
+    """The session's list entry; on the first page."""

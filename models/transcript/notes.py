@@ -52,7 +52,7 @@ _RAN_OUT = {
     "max_tokens_per_turn": "it ran out of tokens",
     "max_cost_per_turn": "it ran out of money",
 }
-"""Of a turn over budget, by the limit that its error names (`models/session/turn/budgets.py`)."""
+"""Notes of a turn over budget, by the limit that its error names (`models/session/turn/budgets.py`)."""
 
 _NOT_RUN = ("denied", "cancelled")
 _PLAIN_NAME = re.compile(r"[\w@+~'\u2019-]+(?:[. ][\w@+~'\u2019-]+)*")

@@ -80,7 +80,7 @@ class PartialOutput(PartialTag):
 
 
 class PartialGrowth(PartialTag):
-    """What is new since the last event. `fresh`: discard all earlier partial output first.
+    """Changes since the last event. `fresh`: discard all earlier partial output first.
 
     Append the text of each of `parts` to the part with that index, which starts with it if it is new.
     """
@@ -169,7 +169,7 @@ class CallProgress(Frozen):
 
 
 LiveNews = PartialOutput | CallProgress
-"""What workers publish: a snapshot of an answer, or how far a call is."""
+"""A message of a worker: a snapshot of an answer, or the progress of a call."""
 
 
 def with_progress(calls: Mapping[str, CallProgress], new: CallProgress) -> dict[str, CallProgress]:

@@ -8,7 +8,7 @@ from turnkeeper.models.wire import Compact
 PartKind = Literal[
     "state", "parameter", "bound", "field", "required", "attachment", "images", "pdfs", "tool_schema", "tool"
 ]
-"""What can be left out of a request:
+"""Kinds of parts that can be left out of a request:
 
 state         the vendors' own blocks of earlier steps
 parameter     an optional parameter of the API, or a field that we add to blocks
@@ -41,7 +41,7 @@ class RefusedPart(Compact):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What it is about, whatever the limit and the reason."""
+        """The identity of the part, independent of limit and reason."""
         return (self.kind, self.name, self.version)
 
     @property

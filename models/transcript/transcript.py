@@ -25,7 +25,7 @@ class TranscriptState(Compact):
     turns: Items[ConversationMessage] = []
     archived: int = 0
     copied: int = 0
-    """Of `turns`, the archive has this many of the oldest ones too."""
+    """Number of the oldest of `turns` that the archive has too."""
 
     @property
     def count(self) -> int:

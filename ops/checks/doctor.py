@@ -21,7 +21,7 @@ from turnkeeper.models.command_line import command_line
 from turnkeeper.models.ids import split_model
 from turnkeeper.models.settings.mcp_config import DEFAULT_FILE as MCP_FILE
 from turnkeeper.models.settings.mcp_config import load_foreign_servers
-from turnkeeper.models.settings.origins import is_ip_address, origin_of
+from turnkeeper.models.settings.origins import is_ip_address, parse_origin
 from turnkeeper.models.settings.settings import (
     VENDORS_MODELS,
     Settings,
@@ -162,7 +162,7 @@ def _workspace(settings: Settings) -> Finding:
 
 
 class Obstacle(NamedTuple):
-    """What prevents writing to a folder."""
+    """Obstacles to writing to a folder."""
 
     message: str
     fix: str
@@ -204,7 +204,7 @@ async def _keys(settings: Settings) -> Finding:
             return _broken("keys", NO_VALID_KEY, HOW_TO_CREATE_KEY.format(command=command))
     except (SettingsError, StoreUnavailableError):
         return Finding("keys", "unknown", "the archive can't be read")
-    return _good("keys", "callers need one, and there is one")
+    return _good("keys", "required, and at least one exists")
 
 
 def _archive_url(settings: Settings) -> URL:
@@ -436,7 +436,7 @@ def _host_names(settings: Settings) -> str:
     """Return by which names other machines can call the gateway; empty if it listens on loopback only (API-4)."""
     if is_loopback(settings.api_host):
         return ""
-    public = origin_of(settings.public_url) if settings.public_url else None
+    public = parse_origin(settings.public_url) if settings.public_url else None
     names = [*([public.host] if public else []), *settings.allowed_hosts]
     if not is_ip_address(settings.api_host):
         names.insert(0, settings.api_host)

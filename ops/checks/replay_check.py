@@ -4,7 +4,7 @@ A session is one workflow id with its chain of runs. The SDK replays each run, f
 sandbox. Histories are read one by one, newest run first, and not kept, so that memory does not limit the number of
 sessions. Every run gets a `Finding`; a `Tally` counts them.
 
-Theory of operation. The SDK compares a command only with an event, so it never notices commands after the last recorded
+The SDK compares a command only with an event, so it never notices commands after the last recorded
 one, which the session's next prompt would send. So an event that no code of ours asks for follows each history: the
 replay is good if it fails there, because there is no command for it.
 """
@@ -331,7 +331,7 @@ async def _check_run(
     history: WorkflowHistory, run: str, threads: ThreadPoolExecutor, *, file: Path | None = None
 ) -> Finding:
     if not any(event.HasField("workflow_task_started_event_attributes") for event in history.events):
-        # There is nothing to replay, and the SDK would wait for ever.
+        # There is nothing to replay, and the SDK would wait forever.
         return Finding("not begun", history.workflow_id, run, file, "no worker has processed it yet")
     failure = await _replay(history, threads)
     if failure and DEADLOCK in str(failure):

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class WorkerReport(Frozen):
-    """What a worker has reported last. With several workers in one state folder: what any of them has."""
+    """The last report of a worker. With several workers in one state folder: of any of them."""
 
     identity: str
     reported_at: float
@@ -39,7 +39,7 @@ class WorkerReport(Frozen):
     tool_problems: dict[str, str] = {}
     """Why tool servers have no tools now, by server: for the operator, since a server's last words are part of it."""
     refused_parts: dict[str, list[str]] = {}
-    """What is left out of all requests to a model since its vendor refused it, by model."""
+    """Parts left out of all requests to a model since its vendor refused them, by model."""
 
     @staticmethod
     def file(state_dir: Path) -> Path:
@@ -69,7 +69,7 @@ async def reporting(
     tool_problems: Callable[[], dict[str, str]] = dict,
     refused_parts: Callable[[], dict[str, list[str]]] = dict,
 ) -> AsyncIterator[None]:
-    """Let a worker report while the block runs that it polls, as long as it does, and what doesn't work beside it."""
+    """Report, while the block runs and the worker polls, that it polls and which of its parts don't work."""
     task = asyncio.create_task(
         _report(worker, settings, lambda: {"tool_problems": tool_problems(), "refused_parts": refused_parts()})
     )

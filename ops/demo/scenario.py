@@ -153,7 +153,7 @@ class Observer:
 
     @property
     def text(self) -> str:
-        """What the model has written of its current answer."""
+        """The current answer as far as it is written."""
         return "".join(part.text for part in self.conversation.partial_parts if part.kind == "respond")
 
     async def until_answered(self, message_id: str) -> ConversationMessage:

@@ -1,4 +1,4 @@
-"""What the SDK does for the activities of dead workers: it reports and fails them (OPS-10).
+"""Uses the SDK to report and fail the activities of dead workers (OPS-10).
 
 `worker_process.py`, which doesn't load the SDK, says why.
 """
@@ -119,14 +119,14 @@ async def _heartbeat_details(client: Client, running: RunningActivity) -> list[A
     try:
         described = await session.describe(rpc_timeout=CALL_TIMEOUT)
         for pending in described.raw_description.pending_activities:
-            if pending.activity_id == running.activity_id and _has_no_time_for_another(pending):
+            if pending.activity_id == running.activity_id and _is_last_attempt(pending):
                 return await client.data_converter.decode(pending.heartbeat_details.payloads)
     except (RPCError, RuntimeError, ValueError) as error:
         _log.debug("cannot read the last heartbeat of a dead worker's activity: %r", error)
     return []
 
 
-def _has_no_time_for_another(pending: PendingActivityInfo) -> bool:
+def _is_last_attempt(pending: PendingActivityInfo) -> bool:
     """Return whether the activity may have no time for another attempt; `False` if its time is not limited."""
     if not pending.HasField("expiration_time"):
         return False

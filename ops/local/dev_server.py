@@ -48,7 +48,7 @@ from turnkeeper.ops.local.ports import (
     reserved_port,
 )
 from turnkeeper.ops.local.processes import Program, server_environment
-from turnkeeper.ops.local.temporal_binary import HIDE_NEWS, NoBinaryError, facts_of, find_or_download_binary
+from turnkeeper.ops.local.temporal_binary import HIDE_NEWS, NoBinaryError, find_or_download_binary, read_program_facts
 from turnkeeper.stores.private_files import UMASK, close_to_others, make_private_folder, write_private
 from turnkeeper.workflows.hosting.endpoint import (
     DEFAULT_NAMESPACE,
@@ -161,7 +161,7 @@ class DevServer:
         self._ports: tuple[int, int | None] = (0, None)
         self._ui_address = LOOPBACK
         self._reservations = ExitStack()
-        """Of the chosen ports, until the server listens there."""
+        """Reservations of the chosen ports, until the server listens there."""
         self._namespace = namespace
         self._prepares = prepares
         self._dynamic_config = {**QUICK_DISPATCH, **QUERIES, **CLOSED, **(dynamic_config or {})}
@@ -260,7 +260,7 @@ class DevServer:
 
     async def _launch(self, binary: Path) -> None:
         with self._database_lock() as lock:
-            facts = await facts_of(binary, state_dir=self.state_dir)
+            facts = await read_program_facts(binary, state_dir=self.state_dir)
             self._check_version(binary, facts.version)
             self._ui_address = _own_address(self.state_dir / "temporal.loopback")
             self._choose_ports()

@@ -158,7 +158,7 @@ class Service(Protocol):
 
 
 def check_state_folder(folder: Path) -> None:
-    """Raise `SettingsError` if another version of Turnkeeper has made the folder, whose sessions could not go on.
+    """Raise `SettingsError` if another version of Turnkeeper has made the folder, whose sessions could not continue.
 
     Its archive tells; it is read without SQLAlchemy, which would be a quarter of this process's memory and start.
     """

@@ -30,13 +30,13 @@ class NoBinaryError(TurnkeeperError):
 
 
 class ProgramFacts(Frozen):
-    """What a program has said about itself, and the state of its file then."""
+    """The version and features that a program has reported, and the state of its file then."""
 
     path: str
     size: int
     modified_ns: int
     version: str
-    """Of the server in it."""
+    """Version of the server in it."""
     hides_news: bool
 
     @classmethod
@@ -47,12 +47,12 @@ class ProgramFacts(Frozen):
         except (OSError, ValidationError):
             return None
 
-    def is_of(self, binary: Path, state: os.stat_result) -> bool:
+    def describes(self, binary: Path, state: os.stat_result) -> bool:
         """Return whether these are the facts of `binary` with its file in this state."""
         return (self.path, self.size, self.modified_ns) == (str(binary), state.st_size, state.st_mtime_ns)
 
 
-async def facts_of(binary: Path, *, state_dir: Path) -> ProgramFacts:
+async def read_program_facts(binary: Path, *, state_dir: Path) -> ProgramFacts:
     """Ask the program, or return what it said at the last start if its file is the same.
 
     Raises:
@@ -60,7 +60,7 @@ async def facts_of(binary: Path, *, state_dir: Path) -> ProgramFacts:
     """
     record = state_dir / "temporal.program"
     recorded, state = ProgramFacts.recorded(record), os.stat(binary)
-    if recorded is not None and recorded.is_of(binary, state):
+    if recorded is not None and recorded.describes(binary, state):
         return recorded
     # Both at once: each starts the program, which takes a tenth of a second.
     version, hides_news = await asyncio.gather(server_version(binary), has_flag(binary, HIDE_NEWS))
@@ -109,7 +109,7 @@ async def server_version(binary: Path) -> str:
     Raises:
         NoBinaryError: It cannot be run, or does not print a version.
     """
-    output = await _output_of(binary, "--version")
+    output = await _run_program(binary, "--version")
     version = re.search(r"Server ([\w.-]+)", output)
     if version is None:
         raise NoBinaryError(f"{binary} does not say which server it contains ({output.strip()!r:.100}): {INSTALL}.")
@@ -118,10 +118,10 @@ async def server_version(binary: Path) -> str:
 
 async def has_flag(binary: Path, flag: str) -> bool:
     """Return whether the dev server of this version has `flag`. Raises `NoBinaryError`."""
-    return flag in await _output_of(binary, "server", "start-dev", "--help")
+    return flag in await _run_program(binary, "server", "start-dev", "--help")
 
 
-async def _output_of(binary: Path, *arguments: str) -> str:
+async def _run_program(binary: Path, *arguments: str) -> str:
     try:
         process = await asyncio.create_subprocess_exec(binary, *arguments, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL)
         output, _ = await asyncio.wait_for(process.communicate(), CALL_SECONDS)

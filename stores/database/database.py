@@ -48,7 +48,7 @@ class Database:
 
         Raises `ValueError` where `url` is neither; the message does not repeat it, it may hold a password.
         """
-        self._backend = _backend_of(url)
+        self._backend = _make_backend(url)
         self._slots = asyncio.Semaphore(MAX_OPERATIONS)
         self._writers = asyncio.Semaphore(self._backend.max_writers)
         self._operations: set[asyncio.Task[Any]] = set()
@@ -156,7 +156,7 @@ class _Caller:
     """Whether the operation has begun; before that, it can be cancelled."""
 
 
-def _backend_of(url: str | URL) -> Backend:
+def _make_backend(url: str | URL) -> Backend:
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):

@@ -11,7 +11,7 @@ _VERSIONS = table("alembic_version", column("version_num"))
 
 
 def tables_in_place(connection: Connection) -> Literal["none", "current", "other"]:
-    """Return whether the database has the tables of this code; `other`: those of other code, which it can't use."""
+    """Return whether the database has the tables of this code; `other`: tables of other code, which it can't use."""
     inspector = inspect(connection)
     if not inspector.has_table(_VERSIONS.name):
         return "none"

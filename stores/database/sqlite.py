@@ -32,7 +32,7 @@ from turnkeeper.stores.database.timeouts import MAX_OPERATIONS
 from turnkeeper.stores.private_files import make_private_folder, private_opener
 
 BUSY_SECONDS = 2.0
-"""How long a transaction waits for those of other processes."""
+"""How long a transaction waits for other processes' transactions."""
 
 THREAD_NAME = "store"
 

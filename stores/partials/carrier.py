@@ -128,7 +128,7 @@ class PartialCarrier(ABC):
         self._followed_sessions = FollowedSessions(self._keep_updated)
 
     async def listen(self) -> None:  # noqa: B027  # most carriers need none
-        """Let gateways connect to this worker, where the carrier needs that. Never raises."""
+        """Accept connections from gateways, if the carrier uses any. Never raises."""
 
     def begin(self, workflow_id: WorkflowId, answer: PublishedAnswer) -> None:  # noqa: B027
         """Note that an attempt begins to write, to show it to those who follow later."""

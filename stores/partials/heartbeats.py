@@ -87,7 +87,7 @@ class HeartbeatCarrier(PartialCarrier):
                 async with asyncio.timeout(READ_TIMEOUT.total_seconds()):
                     seen = await self._read(workflow_id, live, seen)
             except (RPCError, TimeoutError, RuntimeError, ValueError) as error:
-                # `RuntimeError`: a client that never connected; `ValueError`: details of another release.
+                # `RuntimeError`: a client that never connected; `ValueError`: details of another version.
                 _log.debug("the heartbeats of %s could not be read", workflow_id, exc_info=error)
                 pause = RETRY_SECONDS
             await asyncio.sleep(pause)

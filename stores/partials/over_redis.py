@@ -153,7 +153,7 @@ class RedisCarrier(PartialCarrier):
             await pipeline.execute()
 
     def _put_back(self, batch: Mapping[tuple[str, str], LiveNews | PartialTag]) -> None:
-        """Send snapshots later, unless there are newer ones. Those of ended attempts expire."""
+        """Send snapshots later, unless there are newer ones. Snapshots of ended attempts expire."""
         snapshots = {key: item for key, item in batch.items() if isinstance(item, PartialOutput)}
         self._unsent = {**snapshots, **self._unsent}
         if self._unsent:
@@ -173,7 +173,7 @@ class RedisCarrier(PartialCarrier):
         while True:
             try:
                 await self._listen(self._prefix + workflow_id, live)
-            except (*FAILURES, ValueError) as error:  # `ValueError`: a snapshot of another release
+            except (*FAILURES, ValueError) as error:  # `ValueError`: a snapshot of another version
                 self._note_failure(error)
                 await asyncio.sleep(RETRY_SECONDS)
 

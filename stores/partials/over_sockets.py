@@ -1,6 +1,6 @@
 """Partial output over a socket of each worker, for workers and gateways on one machine (AGT-5).
 
-Theory of operation. A worker listens on a Unix socket in a folder of `state_dir`; where there are none, on a port of
+A worker listens on a Unix socket in a folder of `state_dir`; where there are none, on a port of
 loopback that a file in this folder names with a token. A gateway looks for workers while it follows a session, keeps
 one connection to each of them, and names there the sessions that it follows. A line of JSON per message:
 
@@ -50,7 +50,7 @@ SCAN_SECONDS = 0.25
 """Between two searches for new workers, while a session is followed."""
 
 RETRY_SECONDS = 1.0
-"""Pause before a worker is connected again that can't be read, such as one of another release."""
+"""Pause before a worker is connected again that can't be read, such as one of another version."""
 
 ANSWER_SECONDS = 2.0
 """Timeout of connecting."""
@@ -64,14 +64,14 @@ _log = logging.getLogger(__name__)
 
 
 class Follow(Frozen):
-    """What a gateway asks for: one of the two."""
+    """A gateway's request: one of the two."""
 
     follow: str | None = None
     leave: str | None = None
 
 
 class SessionNews(Frozen):
-    """What is new in the session `id`: what has grown in the answer, or how far a tool call is."""
+    """A change in the session `id`: the growth of an answer, or the progress of a tool call."""
 
     id: str
     growth: PartialGrowth | None = None
@@ -191,7 +191,7 @@ class SocketCarrier(PartialCarrier):
                         answer.show()
                 elif ask.leave is not None:
                     gateway.leave(ask.leave)
-        except (OSError, ValueError) as error:  # `ValueError`: a gateway of another release
+        except (OSError, ValueError) as error:  # `ValueError`: a gateway of another version
             _log.debug("a gateway is not served any more (%s)", type(error).__name__)
         finally:
             self._gateways.discard(gateway)
@@ -269,7 +269,7 @@ class _Gateway:
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self.writer = writer
         self.last: dict[str, PartialOutput | None] = {}
-        """Of each followed session what was sent last."""
+        """The last output sent for each followed session."""
         self._unsent: dict[tuple[str, str], LiveNews] = {}
         """By session, and the call whose progress it is."""
         self._has_unsent = asyncio.Event()
@@ -329,7 +329,7 @@ class _Worker:
         self._carrier = carrier
         self._writer: asyncio.StreamWriter | None = None
         self._outputs: dict[str, PartialOutput | None] = {}
-        """Of each followed session what this worker has sent."""
+        """The latest output of this worker for each followed session."""
         self.reading = asyncio.create_task(self._read())
 
     def follow(self, workflow_id: WorkflowId) -> None:
@@ -353,7 +353,7 @@ class _Worker:
             self._file.unlink(missing_ok=True)  # its worker is dead
         except ConnectionError:
             pass  # its worker died now
-        except (OSError, TimeoutError, ValueError) as error:  # `ValueError`: of another release
+        except (OSError, TimeoutError, ValueError) as error:  # `ValueError`: of another version
             _log.warning("the partial output of a worker can't be read (%s)", type(error).__name__)
             await asyncio.sleep(RETRY_SECONDS)
 

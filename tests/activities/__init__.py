@@ -1,1 +1,1 @@
-"""What touches the world, with fakes only at its outermost edge."""
+"""Tests of the activities, with fakes only at the outermost edge."""

@@ -28,7 +28,7 @@ class Broken:
     def spending(self, model: str, *, lasting_failures: dict[str, int]) -> Spending:
         return Spending(ListPrices(), model=model, lasting_failures=lasting_failures)
 
-    async def request_of(self, number: int, *, digest: str) -> Any:
+    async def load_request(self, number: int, *, digest: str) -> Any:
         raise self._error
 
 
@@ -47,14 +47,14 @@ async def failure_of(error: Exception, *, attempt: int) -> Exception:
     return failed.value
 
 
-async def test_agt_9_a_bug_is_tried_again_a_few_times_and_then_ends_the_turn() -> None:
+async def test_agt_9_a_bug_is_retried_a_few_times_and_then_ends_the_turn() -> None:
     assert isinstance(await failure_of(ValueError("odd"), attempt=MAX_ATTEMPTS - 1), ValueError)
     last = await failure_of(ValueError("odd"), attempt=MAX_ATTEMPTS)
     assert isinstance(last, ApplicationError)
     assert (last.type, last.non_retryable) == ("ValueError", True)
 
 
-async def test_ops_8_a_call_that_is_given_back_is_tried_again_however_often() -> None:
+async def test_ops_8_a_call_returned_by_a_stopping_worker_is_always_retried() -> None:
     given_back = await failure_of(ApplicationError("stops", type=STOPPING), attempt=500)
     assert isinstance(given_back, ApplicationError)
     assert not given_back.non_retryable

@@ -1,4 +1,4 @@
-"""What the activities of a deletion make of Temporal's errors (API-1)."""
+"""How the activities of a deletion handle Temporal's errors (API-1)."""
 
 import traceback
 from typing import Any
@@ -37,17 +37,17 @@ async def delete_runs(status: RPCStatusCode) -> SessionRuns:
     return deleted
 
 
-async def test_api_1_an_error_that_is_retried_is_no_cause_of_itself() -> None:
+async def test_api_1_a_retried_error_is_not_its_own_cause() -> None:
     with pytest.raises(RPCError) as caught:
         await delete_runs(RPCStatusCode.UNAVAILABLE)
     assert caught.value.__cause__ is not caught.value, traceback.format_exception(caught.value)
 
 
-async def test_api_1_a_deletion_that_temporal_does_not_allow_says_so() -> None:
+async def test_api_1_a_deletion_that_temporal_does_not_permit_is_reported() -> None:
     with pytest.raises(ApplicationError) as caught:
         await delete_runs(RPCStatusCode.PERMISSION_DENIED)
     assert caught.value.type == DELETION_REFUSED
 
 
-async def test_api_1_a_run_that_temporal_no_longer_has_is_deleted() -> None:
+async def test_api_1_a_run_that_temporal_no_longer_has_counts_as_deleted() -> None:
     assert await delete_runs(RPCStatusCode.NOT_FOUND) == SessionRuns(runs=[])

@@ -22,7 +22,7 @@ from turnkeeper.workflows.activity_options import MODEL_RETRIES
 
 
 @pytest.mark.parametrize("error_type", sorted(RETRYABLE))
-def test_agt_9_a_failure_that_passes_is_waited_out_with_growing_delays(error_type: str) -> None:
+def test_agt_9_a_transient_failure_is_retried_with_growing_delays(error_type: str) -> None:
     error = ModelError(error_type, "later")
     waits = [judge(error, failures=failures) for failures in range(MAX_FAILURES)]
     seconds = [wait.wait_seconds or 0 for wait in waits]
@@ -45,14 +45,14 @@ def test_agt_9_a_lasting_failure_is_not_retried(error_type: str) -> None:
 
 
 @pytest.mark.parametrize(("retry_after", "wait"), [(0, 0), (2, 2), (5.1, 5.1), (30, 30), (86_400, MAX_WAIT)])
-def test_agt_9_a_retry_after_is_waited_out_by_the_workflow_capped(retry_after: float, wait: float) -> None:
+def test_agt_9_the_workflow_waits_for_retry_after_up_to_a_limit(retry_after: float, wait: float) -> None:
     judged = judge(ModelError("rate_limited", "later", retry_after=retry_after), failures=0)
     reason = "The model's provider is limiting requests: later."
     assert judged == ModelCallOutcome(wait_seconds=wait, wait_reason=reason, wait_type="rate_limited")
 
 
 @pytest.mark.parametrize("retry_after", [0, 3, 5, 30])
-def test_agt_9_an_outage_is_waited_out_whatever_short_time_the_vendor_names(retry_after: float) -> None:
+def test_agt_9_an_outage_is_retried_even_if_the_vendor_names_a_short_time(retry_after: float) -> None:
     error = ModelError("rate_limited", "later", retry_after=retry_after)
     waits = [judge(error, failures=failures).wait_seconds for failures in (3, 4, 9)]
     assert waits == [retry_after, max(2.53125, retry_after), pytest.approx(max(19.22, retry_after), abs=0.01)]
@@ -63,7 +63,7 @@ def test_agt_9_temporal_retries_a_model_call_as_long_as_the_turn_has_time() -> N
 
 
 @pytest.mark.parametrize("error_type", ["auth", "quota"])
-def test_agt_9_a_wrong_key_and_an_empty_account_are_not_retried_whatever_the_vendor_says(error_type: str) -> None:
+def test_agt_9_a_wrong_key_or_an_empty_account_is_never_retried(error_type: str) -> None:
     with pytest.raises(ApplicationError) as raised:
         judge(ModelError(error_type, "never", should_retry=True, retry_after=1), failures=0)
     assert raised.value.non_retryable
@@ -71,7 +71,7 @@ def test_agt_9_a_wrong_key_and_an_empty_account_are_not_retried_whatever_the_ven
 
 @pytest.mark.parametrize("failures", [0, 2, 3, 9])
 @pytest.mark.parametrize("same", [1, 2, 3, 4])
-def test_agt_9_the_same_failure_three_times_is_final_whatever_else_failed(failures: int, same: int) -> None:
+def test_agt_9_the_same_failure_three_times_is_final_despite_others_in_between(failures: int, same: int) -> None:
     error = ModelError("provider_error", "Acme says “odd”", lasting="odd")
     if same < MAX_SAME_FAILURES:
         assert judge(error, failures=failures, same=same).wait_type == "provider_error"
@@ -82,7 +82,7 @@ def test_agt_9_the_same_failure_three_times_is_final_whatever_else_failed(failur
 
 
 @pytest.mark.parametrize(("word", "error_type", "retried"), [(True, "bad_request", True), (False, "overloaded", False)])
-def test_agt_9_the_vendors_own_word_on_retrying_counts(word: bool, error_type: str, retried: bool) -> None:
+def test_agt_9_the_vendors_should_retry_header_decides(word: bool, error_type: str, retried: bool) -> None:
     error = ModelError(error_type, "?", should_retry=word)
     if retried:
         assert judge(error, failures=0).wait_seconds == 0.5
@@ -92,7 +92,7 @@ def test_agt_9_the_vendors_own_word_on_retrying_counts(word: bool, error_type: s
     assert raised.value.non_retryable
 
 
-def test_agt_9_a_request_that_is_too_long_is_returned_as_a_value() -> None:
+def test_agt_9_a_context_overflow_is_returned_as_a_value() -> None:
     error = ModelError("context_too_long", "?")
     assert judge(error, failures=0) == ModelCallOutcome(repeat="context_too_long")
 
@@ -107,7 +107,7 @@ def test_agt_9_a_request_that_is_too_long_is_returned_as_a_value() -> None:
         (400, True, False, None),  # a request of this length was accepted
     ],
 )
-def test_agt_9_only_the_largest_request_is_tried_as_too_long(
+def test_agt_9_only_the_largest_request_is_retried_as_too_long(
     status: int, is_unexplained: bool, is_largest: bool, repeat: str | None
 ) -> None:
     error = ModelError("bad_request", "?", refusal=VendorRefusal(status, "?"))
@@ -132,7 +132,9 @@ def test_agt_9_only_the_largest_request_is_tried_as_too_long(
         (ModelError("context_too_long", "?"), 1, 0, None),
     ],
 )
-def test_ctx_5_a_summary_is_retried_only_soon(error: ModelError, attempt: int, same: int, delay: float | None) -> None:
+def test_ctx_5_a_summary_is_retried_only_after_short_waits(
+    error: ModelError, attempt: int, same: int, delay: float | None
+) -> None:
     raised = None
     try:
         raise_if_retried_soon(error, attempt=attempt, same=same)
@@ -155,7 +157,7 @@ def failed(cause: BaseException) -> ActivityError:
     return error
 
 
-def test_agt_9_a_failed_turn_says_what_happened_in_a_sentence() -> None:
+def test_agt_9_a_failed_turn_has_a_one_sentence_explanation() -> None:
     error = failed(ApplicationError("the key was revoked", type="auth"))
     sentence = "The model's provider did not accept the credentials: the key was revoked."
     assert describe_failure(error) == ("auth", sentence)
@@ -163,7 +165,7 @@ def test_agt_9_a_failed_turn_says_what_happened_in_a_sentence() -> None:
     assert describe_failure(slow) == ("timeout", "The model did not answer in time.")
 
 
-def test_ops_10_a_worker_that_died_is_one_failure_however_it_was_noticed() -> None:
+def test_ops_10_a_dead_worker_is_reported_the_same_however_it_was_noticed() -> None:
     by_supervisor = failed(ApplicationError("The worker died while it ran this.", type=WORKER_DIED))
     by_temporal = failed(TemporalTimeout("t", type=TimeoutType.HEARTBEAT, last_heartbeat_details=[]))
     assert describe_failure(by_supervisor) == describe_failure(by_temporal)

@@ -1,4 +1,4 @@
-"""What a call costs: known to the last digit, or not known at all (AGT-10)."""
+"""The cost of a call is known exactly or not at all (AGT-10)."""
 
 import logging
 import socket
@@ -26,20 +26,20 @@ def cost(model: str, *, answered_by: str = "", usage: Usage = USED) -> float | N
     return priced.cost
 
 
-def test_agt_10_input_cached_written_and_output_tokens_have_each_their_price() -> None:
+def test_agt_10_input_cached_written_and_output_tokens_have_separate_prices() -> None:
     # 500 at $3, 300 read from the cache at $0.30, 200 written to it at $3.75, 100 at $15 a million; reasoning is output
     assert cost("anthropic:claude-sonnet-4-5") == 0.00384
     # 700 at $2.50, 300 read from the cache at $1.25, 100 at $10 a million; writing to the cache is free
     assert cost("openai:gpt-4o") == 0.003125
 
 
-def test_agt_10_the_model_that_answered_is_the_one_that_is_paid_for() -> None:
+def test_agt_10_the_price_is_that_of_the_model_that_answered() -> None:
     assert cost("openai:gpt-4o", answered_by="gpt-4o-mini") == cost("openai:gpt-4o-mini")
     assert cost("openai:gpt-4o", answered_by="gpt-4o-2024-08-06") == cost("openai:gpt-4o")
     assert cost("openai:gpt-4o", answered_by="gpt-99-turbo") is None
 
 
-def test_agt_10_a_long_context_has_its_own_price_which_a_sum_of_short_ones_has_not() -> None:
+def test_agt_10_a_long_context_costs_more_than_several_short_ones() -> None:
     long, short = Usage(input_tokens=400_000), Usage(input_tokens=100_000)
     assert cost("openai:gpt-5.5", usage=long) > 4 * cost("openai:gpt-5.5", usage=short)  # type: ignore[operator]
 
@@ -58,20 +58,20 @@ def test_agt_10_a_long_context_has_its_own_price_which_a_sum_of_short_ones_has_n
         "elsewhere:gpt-4o",
     ],
 )
-def test_agt_10_a_cost_that_is_not_known_is_not_guessed(model: str) -> None:
+def test_agt_10_an_unknown_cost_is_not_guessed(model: str) -> None:
     assert cost(model) is None
 
 
 @pytest.mark.parametrize("usage", [Usage(input_tokens=10, cached_tokens=20), Usage(input_tokens=-1)])
-def test_agt_10_tokens_that_contradict_each_other_have_no_cost(usage: Usage) -> None:
+def test_agt_10_contradictory_token_counts_have_no_cost(usage: Usage) -> None:
     assert cost("openai:gpt-4o", usage=usage) is None
 
 
-def test_agt_10_a_provider_s_own_word_on_the_cost_stands() -> None:
+def test_agt_10_a_cost_reported_by_the_provider_is_used() -> None:
     assert cost("openai:gpt-4o", usage=USED.model_copy(update={"cost": 0.25})) == 0.25
 
 
-def test_agt_10_without_usage_there_is_no_cost() -> None:
+def test_agt_10_a_step_without_usage_has_no_cost() -> None:
     silent = ModelResponse(model="gpt-4o")
     assert ListPrices().priced(silent, model="openai:gpt-4o") == silent
 
@@ -95,14 +95,14 @@ def test_agt_10_no_price_is_ever_fetched(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not data_snapshot.get_snapshot().from_auto_update
 
 
-def test_agt_10_without_the_extra_there_are_no_costs_and_that_is_logged_once(
+def test_agt_10_without_the_extra_there_are_no_costs_and_this_is_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, "genai_prices", None)
     prices = ListPrices()
     with caplog.at_level(logging.INFO):
         for _ in range(3):
-            assert prices.cost_of(USED, provider="openai", name="gpt-4o") is None
+            assert prices.estimate_cost(USED, provider="openai", name="gpt-4o") is None
     assert [record.message for record in caplog.records] == [
         "Costs are unknown: genai-prices is not installed (pip install 'turnkeeper[prices]')"
     ]
@@ -113,16 +113,16 @@ def test_agt_10_a_worker_that_needs_no_prices_does_not_load_them() -> None:
         import sys
         from turnkeeper.activities.model_request.list_prices import ListPrices
         from turnkeeper.models.transcript.trajectory import Usage
-        ListPrices().cost_of(Usage(), provider="openai-chat", name="gpt-4o")
+        ListPrices().estimate_cost(Usage(), provider="openai-chat", name="gpt-4o")
         print("genai_prices" in sys.modules)
-        ListPrices().cost_of(Usage(), provider="openai", name="gpt-4o")
+        ListPrices().estimate_cost(Usage(), provider="openai", name="gpt-4o")
         print("genai_prices" in sys.modules)
     """
     ran = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert ran.stdout.split() == ["False", "True"]
 
 
-def test_agt_10_costs_add_up_without_the_noise_of_binary_fractions() -> None:
+def test_agt_10_costs_add_up_without_binary_rounding_noise() -> None:
     total = Usage()
     for _ in range(1_000):
         total += Usage(output_tokens=1, cost=0.1)

@@ -10,7 +10,7 @@ def key(number: int, digest: str = "d") -> CacheKey:
     return CacheKey("run", number, digest)
 
 
-def test_agt_2_exactly_the_entry_that_was_put_is_found() -> None:
+def test_agt_2_exactly_the_stored_entry_is_returned() -> None:
     store = LocalContextCache()
     store.put(key(1), REQUEST, size=10)
     assert store.get(key(1)) is REQUEST
@@ -27,7 +27,7 @@ def test_agt_2_an_entry_stays_for_a_second_attempt_until_it_is_answered() -> Non
     assert store.get(key(1)) is None
 
 
-def test_agt_2_the_store_is_bounded_by_bytes_and_forgets_what_was_used_longest_ago() -> None:
+def test_agt_2_the_cache_is_bounded_by_bytes_and_evicts_least_recently_used_entries() -> None:
     store = LocalContextCache(max_bytes=30)
     for number in (1, 2, 3):
         store.put(key(number), REQUEST, size=10)

@@ -34,7 +34,7 @@ def whole_parts(pieces: list[tuple[PartialKind, str]]) -> list[tuple[PartialKind
 
 
 @given(PIECES, st.integers(4_000, 9_000))
-def test_agt_5_a_snapshot_is_the_end_of_the_whole_within_its_bound(
+def test_agt_5_a_snapshot_is_the_end_of_the_answer_within_a_limit(
     pieces: list[tuple[PartialKind, str, bool]], max_bytes: int
 ) -> None:
     answer, given_so_far = GrowingAnswer(TAG, max_bytes=max_bytes), []
@@ -58,7 +58,7 @@ def _check(snapshot: PartialOutput, whole: list[tuple[PartialKind, str]], max_by
     assert not any(part.omitted for part in list(after_the_first_text)[1:]), "the oldest goes first"
 
 
-def test_agt_5_what_goes_is_the_oldest_and_parts_that_are_gone_keep_their_place() -> None:
+def test_agt_5_the_oldest_text_is_dropped_and_empty_parts_keep_their_place() -> None:
     answer = GrowingAnswer(TAG, max_bytes=1_000)
     answer.grow("think", "t" * 500)
     answer.grow("call", "look")
@@ -69,7 +69,7 @@ def test_agt_5_what_goes_is_the_oldest_and_parts_that_are_gone_keep_their_place(
     assert len(parts[2].text) > 500
 
 
-def test_agt_5_a_character_in_two_pieces_is_shown_once_it_is_whole() -> None:
+def test_agt_5_a_character_split_over_two_pieces_is_shown_once_it_is_complete() -> None:
     answer = GrowingAnswer(TAG)
     answer.grow("respond", "a\ud83d")
     assert answer.snapshot().parts[0].text == "a"
@@ -77,7 +77,7 @@ def test_agt_5_a_character_in_two_pieces_is_shown_once_it_is_whole() -> None:
     assert answer.snapshot().parts[0].text == "a\U0001f600"
 
 
-def test_agt_5_an_answer_of_endless_parts_is_shown_up_to_a_bound() -> None:
+def test_agt_5_an_answer_with_endless_parts_is_shown_up_to_a_limit() -> None:
     answer = GrowingAnswer(TAG)
     for number in range(3 * MAX_PARTS):
         answer.grow("think" if number % 2 else "respond", f"{number} ")
@@ -87,7 +87,7 @@ def test_agt_5_an_answer_of_endless_parts_is_shown_up_to_a_bound() -> None:
     assert len(snapshot.model_dump_json().encode()) <= MAX_PARTIAL_BYTES
 
 
-def test_agt_5_a_megabyte_in_small_pieces_is_put_together_in_proportion_to_its_length(
+def test_agt_5_joining_many_small_pieces_takes_linear_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     encoded = 0
@@ -181,7 +181,7 @@ async def test_agt_5_the_first_piece_is_shown_at_once_and_later_ones_after_a_pau
     assert carrier.snapshots == [(0.0, "a"), (0.2, "abcd"), (0.4, "abcdefgh")]
 
 
-async def test_ops_8_heartbeats_begin_a_moment_after_the_first_piece_and_a_quick_answer_has_none() -> None:
+async def test_ops_8_heartbeats_start_shortly_after_the_first_piece() -> None:
     carrier = Carrier(Clock(), min_pause=0.2, first_pause=HeartbeatCarrier.first_pause)
     with answer_to(carrier) as answer:
         answer.grow(Delta("respond", "a"))
@@ -196,7 +196,7 @@ async def test_ops_8_heartbeats_begin_a_moment_after_the_first_piece_and_a_quick
     assert carrier.snapshots == [(0.3, "abc"), (0.5, "abcdefg")]
 
 
-async def test_agt_5_the_last_piece_is_shown_when_the_pause_is_over_and_nothing_twice() -> None:
+async def test_agt_5_the_last_piece_is_shown_after_the_pause_and_nothing_is_shown_twice() -> None:
     carrier = Carrier(Clock())
     with answer_to(carrier) as answer:
         answer.grow(Delta("respond", "a"))
@@ -208,7 +208,7 @@ async def test_agt_5_the_last_piece_is_shown_when_the_pause_is_over_and_nothing_
         assert carrier.snapshots[-1] == (5.2, "abc")
 
 
-async def test_agt_5_no_snapshot_is_made_until_somebody_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_agt_5_no_snapshot_is_made_without_followers(monkeypatch: pytest.MonkeyPatch) -> None:
     snapshots, snapshot = [], GrowingAnswer.snapshot
     monkeypatch.setattr(GrowingAnswer, "snapshot", lambda answer: snapshots.append(1) or snapshot(answer))
     carrier = Carrier(Clock(), followed=False)
@@ -232,7 +232,7 @@ async def test_agt_5_nothing_is_shown_after_the_end() -> None:
     assert (carrier.snapshots, carrier.ended) == ([(0.0, "a")], [TAG])
 
 
-async def test_agt_5_a_carrier_that_fails_is_named_once_and_left(caplog: pytest.LogCaptureFixture) -> None:
+async def test_agt_5_a_failing_carrier_is_logged_once_and_dropped(caplog: pytest.LogCaptureFixture) -> None:
     carrier = Carrier(Clock(), failing=True)
     with answer_to(carrier) as answer:
         for letter in "abc":

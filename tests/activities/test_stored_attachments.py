@@ -35,7 +35,7 @@ def shot(*attachments: ImageAttachment) -> ToolResult:
     return ToolResult(outcome="shot", content="done", attachments=list(attachments))
 
 
-async def test_ctx_16_a_small_image_of_a_result_stays_in_it_and_a_large_one_goes_to_the_store(stores: Stores) -> None:
+async def test_ctx_16_small_result_images_stay_inline_and_large_ones_go_to_the_store(stores: Stores) -> None:
     texts = LargeTexts(stores.blobs)
     small, large = image(1, 100), image(2, 50_000)
     assert await texts.keep_result(SESSION, shot(small), 8_192) == shot(small)
@@ -50,7 +50,7 @@ async def test_ctx_16_a_small_image_of_a_result_stays_in_it_and_a_large_one_goes
     assert await stores.blobs.delete(attachments_owner(SESSION)) == 1
 
 
-async def test_ctx_16_call_model_gets_the_content_of_a_result_back_from_the_store(stores: Stores) -> None:
+async def test_ctx_16_call_model_loads_the_attachments_of_results_from_the_store(stores: Stores) -> None:
     large = image(1, 50_000)
     result = await LargeTexts(stores.blobs).keep_result(SESSION, shot(large), 8_192)
     message = ModelMessage(role="tool", content="shot", call_id="c", attachments=result.attachments)
@@ -61,7 +61,7 @@ async def test_ctx_16_call_model_gets_the_content_of_a_result_back_from_the_stor
     assert attached.data == large.data
 
 
-async def test_ses_16_a_full_turn_keeps_few_references_and_names_the_others(stores: Stores) -> None:
+async def test_ses_16_a_full_turn_keeps_few_references_and_names_the_other_attachments(stores: Stores) -> None:
     images = [image(number, 10_000) for number in range(20)]
     result = await LargeTexts(stores.blobs).keep_result(SESSION, shot(*images), 1_000)
     assert 1 <= len(result.attachments) < 5
@@ -89,7 +89,7 @@ async def test_ctx_16_while_the_store_is_down_an_image_is_named_in_the_result(
     assert "attachments of a result are left out" in caplog.text
 
 
-async def test_ctx_16_the_newest_attachments_have_room_in_a_request_and_older_ones_are_named(
+async def test_ctx_16_the_newest_attachments_are_sent_and_older_ones_are_named(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnkeeper.activities.model_request.large_texts.MAX_REQUEST_BYTES", 120_000)

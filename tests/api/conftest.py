@@ -37,7 +37,7 @@ UNLIMITED: dict[str, Any] = {"rate_limit": 1_000_000, "prompt_rate_limit": 1_000
 
 
 def identify_as(app: FastAPI, caller: Caller) -> None:
-    """Let all requests come from `caller`: stands for the authentication."""
+    """Set `caller` as the caller of every request, in place of the authentication."""
 
     async def identify(headers: Headers) -> Identity:
         return Identity(caller)
@@ -56,7 +56,7 @@ async def gateway(
     task_seconds: float = TASK_SECONDS,
     timeouts: Timeouts | None = None,
 ) -> AsyncIterator[AsyncClient]:
-    """With `caller`, all requests come from that one. Without `timeouts` it waits for as long as it takes."""
+    """With `caller`, all requests come from that one. Without `timeouts` it waits without a limit."""
     settings = Settings(
         task_queue=task_queue, state_dir=state_dir, task_timeout=task_seconds, **UNLIMITED if caller else {}
     )
@@ -164,7 +164,7 @@ def session_requests() -> SessionRequests:
 async def url(
     temporal: Client, env: Environment, session_requests: SessionRequests, timeouts: Timeouts
 ) -> AsyncIterator[str]:
-    """Where the gateway listens, with a worker behind it that keeps its archive in the same place."""
+    """The URL of a gateway and a worker that share an archive."""
     settings = Settings(task_queue=env.task_queue, state_dir=env.settings.state_dir, task_timeout=TASK_SECONDS)
     client = Client(**{**temporal.config(), "interceptors": [session_requests]})
     async with served(client, settings, partials=env.partials, timeouts=timeouts) as url:
@@ -179,7 +179,7 @@ async def env(temporal: Client) -> AsyncIterator[Environment]:
 
 @pytest.fixture
 async def http(temporal: Client, env: Environment, timeouts: Timeouts) -> AsyncIterator[AsyncClient]:
-    """The gateway, with a worker behind it that keeps its archive in the same place, in the same process."""
+    """A client of a gateway and a worker that share an archive, all in this process."""
     async with gateway(
         temporal, env.task_queue, env.settings.state_dir, partials=env.partials, timeouts=timeouts
     ) as client:
@@ -188,7 +188,7 @@ async def http(temporal: Client, env: Environment, timeouts: Timeouts) -> AsyncI
 
 @pytest.fixture(scope="module")
 async def shared_env(temporal: Client) -> AsyncIterator[Environment]:
-    """An environment for all tests of a file that leave nothing behind: no script, closed gate or broken archive."""
+    """An environment for all tests of a file that clean up: no script, closed gate or broken archive remains."""
     async with environment(temporal, partials=InProcessCarrier()) as env:
         yield env
 
@@ -216,7 +216,7 @@ async def long_chat(shared_env: Environment) -> DrivenSession:
 
 @pytest.fixture(scope="session")
 def api_document(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The OpenAPI document, as JSON; none of the tests changes it. To make it takes a third of a second."""
+    """The OpenAPI document, as JSON; tests don't change it. Generating it takes a third of a second."""
     app = create_app(Settings(state_dir=tmp_path_factory.mktemp("state")))
     return json.loads(json.dumps(app.openapi()))
 

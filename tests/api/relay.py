@@ -6,7 +6,7 @@ from typing import Self
 
 
 class Relay:
-    """Hands bytes on to `target`, as long as it is neither cut nor frozen."""
+    """Forwards bytes to `target`, unless it is cut or frozen."""
 
     def __init__(self, target: str) -> None:
         host, _, port = target.rpartition(":")
@@ -33,7 +33,7 @@ class Relay:
         await asyncio.gather(*self._wires, return_exceptions=True)
 
     def freeze(self) -> None:
-        """Hand nothing on, and keep all connections: as if every packet was lost."""
+        """Forward nothing, with all connections open, as if every packet were lost."""
         self._flows.clear()
 
     def thaw(self) -> None:
@@ -56,7 +56,7 @@ class Relay:
         try:
             await asyncio.gather(self._pump(reader, back), self._pump(there, writer))
         except ConnectionError:
-            pass  # one side has left
+            pass  # one side has disconnected
         finally:
             for end in (writer, back):
                 with contextlib.suppress(ConnectionError):

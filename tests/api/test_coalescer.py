@@ -1,4 +1,4 @@
-"""What many want at the same time is asked once, and nobody who gives up takes it from the others."""
+"""Concurrent callers share one call, and one that gives up does not cancel it for the others."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -56,7 +56,7 @@ async def test_callers_with_the_same_key_share_a_call_and_others_do_not(calls: C
         assert await asyncio.gather(*callers) == ["answer to a", "answer to a", "answer to b", "answer to a"]
 
 
-async def test_a_caller_that_gives_up_leaves_the_answer_to_the_others(calls: Calls) -> None:
+async def test_a_caller_that_gives_up_does_not_cancel_the_call_for_others(calls: Calls) -> None:
     coalescer = Coalescer[str, str]()
     first, second = (asyncio.create_task(coalescer.run("a", calls.named("a"))) for _ in range(2))
     await settled()
@@ -68,7 +68,7 @@ async def test_a_caller_that_gives_up_leaves_the_answer_to_the_others(calls: Cal
         assert await second == "answer to a"
 
 
-async def test_a_call_that_is_done_is_not_joined(calls: Calls) -> None:
+async def test_a_finished_call_is_not_joined(calls: Calls) -> None:
     coalescer = Coalescer[str, str]()
     calls.may_answer.set()
     for _ in range(2):
@@ -79,7 +79,7 @@ async def test_a_call_that_is_done_is_not_joined(calls: Calls) -> None:
     assert calls.started == ["a", "a", "a"]
 
 
-async def test_a_failure_that_nobody_waits_for_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failure_without_waiting_callers_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     coalescer = Coalescer[str, str]()
     caller = asyncio.create_task(coalescer.run("a", failing))
     await run_other_tasks(times=1)
@@ -103,7 +103,7 @@ async def test_closing_stops_every_call_before_it_returns(calls: Calls) -> None:
 # ---- joining a call that has not started
 
 
-async def test_calls_in_a_lane_run_one_by_one_and_those_of_other_lanes_beside_them(calls: Calls) -> None:
+async def test_calls_in_one_lane_run_one_by_one_and_lanes_run_in_parallel(calls: Calls) -> None:
     coalescer = Coalescer[str, str]()
     callers = [asyncio.create_task(coalescer.run(key, calls.named(key), lane="s")) for key in ("a", "b")]
     callers.append(asyncio.create_task(coalescer.run("c", calls.named("c"), lane="t")))
@@ -115,7 +115,7 @@ async def test_calls_in_a_lane_run_one_by_one_and_those_of_other_lanes_beside_th
     assert calls.started == ["a", "c", "b"]
 
 
-async def test_a_call_is_joined_until_it_starts_and_never_after(calls: Calls) -> None:
+async def test_a_call_in_a_lane_can_be_joined_until_it_starts(calls: Calls) -> None:
     coalescer = Coalescer[str, str]()
     callers = [asyncio.create_task(coalescer.run("a", calls.named("a"), lane="s"))]
     await settled()
@@ -128,7 +128,7 @@ async def test_a_call_is_joined_until_it_starts_and_never_after(calls: Calls) ->
     assert calls.started == ["a", "a again"]
 
 
-async def test_a_call_that_nobody_waits_for_any_more_is_not_made(calls: Calls) -> None:
+async def test_a_call_without_waiting_callers_is_not_made(calls: Calls) -> None:
     coalescer = Coalescer[str, str]()
     first = asyncio.create_task(coalescer.run("a", calls.named("a"), lane="s"))
     await settled()
@@ -143,7 +143,7 @@ async def test_a_call_that_nobody_waits_for_any_more_is_not_made(calls: Calls) -
     assert calls.started == ["a", "c"]
 
 
-async def test_a_failure_is_told_and_the_next_call_is_made(calls: Calls) -> None:
+async def test_a_failure_is_raised_and_the_next_call_is_made(calls: Calls) -> None:
     coalescer = Coalescer[str, str]()
     failed = asyncio.create_task(coalescer.run("a", failing, lane="s"))
     after = asyncio.create_task(coalescer.run("b", calls.named("b"), lane="s"))
@@ -154,7 +154,7 @@ async def test_a_failure_is_told_and_the_next_call_is_made(calls: Calls) -> None
         assert await after == "answer to b"
 
 
-async def test_nothing_remains_of_a_lane_whose_calls_are_done(calls: Calls) -> None:
+async def test_a_lane_is_removed_when_its_calls_are_done(calls: Calls) -> None:
     coalescer = Coalescer[str, str]()
     calls.may_answer.set()
     await coalescer.run("a", calls.named("a"), lane="s")

@@ -1,4 +1,4 @@
-"""Waits for what a gateway answers: what it says as soon as it can, tests ask for again."""
+"""Waits for responses of a gateway, by repeating the request."""
 
 from collections.abc import Awaitable, Callable
 
@@ -20,9 +20,9 @@ async def until_not(status: int | tuple[int, ...], ask: Callable[[], Awaitable[R
 
 
 async def until_status(http: AsyncClient, session: str, status: str) -> None:
-    """Wait until the gateway says that this is how the session is."""
+    """Wait until the session has this status."""
 
-    async def is_so() -> bool:
+    async def condition() -> bool:
         return (await http.get(f"/workflow/{session}")).json()["status"] == status
 
-    await until(is_so)
+    await until(condition)

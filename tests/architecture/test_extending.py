@@ -40,7 +40,7 @@ def providers(tmp_path: Path) -> dict[str, Any]:
     return {name: registry.resolve(f"{name}:x")[0] for name in KNOWN_PROVIDERS}
 
 
-def test_agt_4_a_worker_has_every_provider_that_a_session_may_name(providers: dict[str, Any]) -> None:
+def test_agt_4_a_worker_has_every_provider_that_a_session_can_name(providers: dict[str, Any]) -> None:
     assert len({id(provider) for provider in providers.values()}) == len(KNOWN_PROVIDERS)
 
 
@@ -50,7 +50,7 @@ def test_agt_11_every_vendor_has_a_test_server() -> None:
 
 
 @pytest.mark.parametrize("name", VENDORS)
-def test_agt_4_the_key_and_the_package_of_every_vendor_are_known(providers: dict[str, Any], name: str) -> None:
+def test_agt_4_the_key_and_the_package_of_every_vendor_are_listed(providers: dict[str, Any], name: str) -> None:
     vendor: Vendor = providers[name]._transport.vendor
     variable = vendor.key if vendor.key.isupper() else ENV_PREFIX + vendor.key.upper().replace(".", "__")
     assert gateway_environment({variable: "sk-1"}) == {}, "only workers get keys"
@@ -147,7 +147,7 @@ NOT_IN_THE_CLIENT = {
 }
 
 
-def test_api_7_every_operation_is_a_method_of_the_python_client_or_says_why_not(tmp_path: Path) -> None:
+def test_api_7_every_operation_is_a_client_method_or_listed_with_a_reason(tmp_path: Path) -> None:
     assert {*operations(tmp_path).values()} == {*CLIENT_METHODS, *NOT_IN_THE_CLIENT}
 
 
@@ -160,7 +160,7 @@ def test_the_places_to_extend_exist() -> None:
     for path, text in rows:
         other_files = re.findall(r"`([\w/]+/\w+\.\w+)`", text)
         content = "".join((ROOT / file).read_text() for file in (path, *other_files, "models/session/session.py"))
-        states = "".join(file.read_text() for file in (ROOT / "models").rglob("*.py"))
+        states = "".join(file.read_text() for name in ("models", "features") for file in (ROOT / name).rglob("*.py"))
         names = re.findall(r"`(_?\w+)`", text)
         assert [name for name in names if name not in content and f"class {name}(" not in states] == [], path
 
@@ -172,7 +172,7 @@ def test_the_tests_that_the_checklists_name_exist() -> None:
     assert [path for path in re.findall(r"`(tests/[\w/]+\.\w+)`", page) if not (ROOT / path).exists()] == []
 
 
-def test_api_7_an_error_without_a_meaning_is_not_left_out_of_the_document() -> None:
+def test_api_7_every_error_of_the_document_has_a_meaning() -> None:
     assert list(KINDS) == list(get_args(ProblemName))
     with pytest.raises(KeyError):
         errors("internal")

@@ -121,7 +121,7 @@ def banned_names(file: str, tree: ast.AST) -> list[str]:
 
 def banned_phrases(file: str, source: str, tree: ast.AST) -> list[str]:
     if not ANY_PHRASE.search(source):
-        return []  # most files: telling comments from strings takes long
+        return []  # most files: finding comments is slow
     return [
         f"{file}:{line} write {instead!r} for {phrase!r}"
         for text, line in prose(source, tree)
@@ -155,7 +155,7 @@ def leash_length(n):
 """
 
 
-def test_a_banned_name_or_phrase_is_found_wherever_it_stands() -> None:
+def test_banned_names_and_phrases_are_found_everywhere() -> None:
     assert [complaint.removeprefix("a.py:") for complaint in complaints("a.py", SAMPLE)] == [
         "2 Told",
         "3 _MOST_BYTES",

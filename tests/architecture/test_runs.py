@@ -1,4 +1,4 @@
-"""What `make test` and `make test-live` run, and what of the developer's environment they see (AGT-4, AGT-11)."""
+"""`make test` and `make test-live`: the tests they run and the environment they see (AGT-4, AGT-11)."""
 
 import asyncio
 import os
@@ -41,8 +41,8 @@ async def pytest_run(*arguments: str, **env: str) -> TestRun:
     return TestRun(await process.wait(), output.decode())
 
 
-async def test_agt_11_live_tests_are_no_part_of_the_others_and_found_when_they_are_named() -> None:
-    # To collect all the others takes half a minute and shows no more.
+async def test_agt_11_live_tests_run_only_when_they_are_named() -> None:
+    # Collecting all the others takes half a minute and shows no more.
     others = [
         f"--ignore={folder}" for folder in (ROOT / "tests").iterdir() if folder.name not in ("architecture", "live")
     ]
@@ -52,20 +52,20 @@ async def test_agt_11_live_tests_are_no_part_of_the_others_and_found_when_they_a
     assert "tests/live/test_live.py::" in (await pytest_run("--collect-only", "tests/live", **KEYS)).output
 
 
-async def test_agt_11_without_a_key_the_live_tests_say_what_they_left_out_and_fail_nobody() -> None:
+async def test_agt_11_live_tests_without_a_key_are_skipped_with_the_reason() -> None:
     ran = await pytest_run("-rs", "tests/live")
     assert ran.exit_code == 0
     for missing in (*KEYS, "TURNKEEPER_OPENAI_CHAT__BASE_URL, LIVE_CHAT_MODEL"):
         assert f"not set: {missing}\n" in ran.output
 
 
-async def test_agt_4_no_other_test_sees_the_keys_of_the_developer() -> None:
-    chosen = "tests/ops/local/test_settings.py::test_agt_4_without_a_key_new_sessions_get_the_offline_model"
+async def test_agt_4_only_live_tests_see_the_developers_keys() -> None:
+    chosen = "tests/ops/local/test_settings.py::test_agt_4_without_a_key_new_sessions_use_the_offline_model"
     ran = await pytest_run(chosen, **KEYS)
     assert "1 passed" in ran.output, ran.output
 
 
-async def test_ops_1_a_test_that_lacks_a_program_is_skipped_with_the_reason_and_in_ci_it_fails() -> None:
+async def test_ops_1_a_test_without_its_program_is_skipped_or_in_ci_fails() -> None:
     chosen = ["-rs", "tests/stores/partials/test_doctor_redis.py", "-k", "wrong_password"]
     without = {"PATH": str(Path(sys.executable).parent), "CI": ""}
     ran = await pytest_run(*chosen, **without)
@@ -89,6 +89,6 @@ def test_ops_1_ci_installs_every_program_that_a_test_looks_for() -> None:
     assert looked_for - installed == OF_EVERY_SYSTEM
 
 
-def test_every_file_that_is_to_run_early_is_there_once() -> None:
+def test_every_file_that_runs_early_exists_and_is_listed_once() -> None:
     assert [name for name in LONG if not (ROOT / "tests" / name).exists()] == []
     assert len(set(LONG)) == len(LONG)

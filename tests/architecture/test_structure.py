@@ -1,4 +1,4 @@
-"""The tree keeps its shape: imports run downhill, handlers tell what they take."""
+"""The shape of the tree: imports run downhill, and handlers describe themselves."""
 
 import ast
 import re
@@ -40,7 +40,7 @@ def test_imports_run_downhill() -> None:
     assert lint.returncode == 0, lint.stdout + lint.stderr
 
 
-def test_every_folder_is_a_part_of_the_one_package() -> None:
+def test_every_folder_belongs_to_the_package() -> None:
     links = {path.name: path.readlink() for path in (ROOT / "turnkeeper").iterdir() if path.is_symlink()}
     assert links == {name: Path("..") / name for name in (*PACKAGES, "cli.py", "worker.py")}
     folders = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"turnkeeper", "tests", "benchmarks"}
@@ -54,7 +54,7 @@ def test_every_package_opens_with_a_sentence() -> None:
 
 
 @pytest.mark.parametrize("folder", [*PACKAGES, "tests", "benchmarks", "docs"])
-def test_our_modules_are_imported_by_their_one_name(folder: str) -> None:
+def test_modules_are_imported_only_through_the_package(folder: str) -> None:
     bare = {*PACKAGES, "cli", "worker"}
     may_be_bare = re.compile(rf"^[ \t]*(import|from) +({'|'.join(bare)})\b", re.MULTILINE)
     files = [path for path in modules(folder) if may_be_bare.search(path.read_text())]
@@ -72,7 +72,7 @@ def test_the_core_is_plain_data_and_pure_functions() -> None:
     assert {path: names for path, names in impure.items() if names} == {}
 
 
-def test_each_way_out_of_a_turn_is_raised_in_one_place() -> None:
+def test_each_exception_that_leaves_a_turn_is_raised_in_one_place() -> None:
     raised = [
         node.exc
         for path in modules(*PACKAGES)
@@ -105,11 +105,11 @@ PARTS: dict[str, set[str]] = {
         *("stop_waiting", "wait_until"),
     },
 }
-"""What others than the session itself call of its parts: it reads, raises the revision, or comes before a request."""
+"""Methods that others may call on a session's parts: they read, raise the revision, or precede a request."""
 
 
 @pytest.mark.parametrize("path", modules("workflows"), ids=lambda path: str(path.relative_to(ROOT)))
-def test_ses_12_nobody_changes_a_part_of_a_session_behind_its_back(path: Path) -> None:
+def test_ses_12_only_a_session_changes_its_parts(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):
         targets = node.targets if isinstance(node, ast.Assign | ast.Delete) else [getattr(node, "target", None)]
         changed = [target for target in targets if isinstance(target, ast.Attribute) and part_of(target)]
@@ -138,7 +138,7 @@ def test_every_handler_has_a_description_and_takes_one_json_value() -> None:
     assert [handler.name for handler in handlers if not handler.description] == []
 
 
-def test_no_model_has_a_default_of_clock_or_chance() -> None:
+def test_no_model_has_a_default_from_the_clock_or_a_random_source() -> None:
     default = re.compile(r"default_factory=(uuid|datetime)")
     files = modules("models", "stores", "workflows", "activities")
     assert [path for path in files if default.search(path.read_text())] == []

@@ -33,7 +33,7 @@ def asks_at_full_speed(node: ast.AST) -> bool:
     return isinstance(node, ast.While) and all(isinstance(statement, ast.Pass) for statement in node.body)
 
 
-def test_a_test_waits_for_what_is_to_happen_and_does_not_sleep() -> None:
+def test_no_test_sleeps_or_polls_at_full_speed() -> None:
     trees = {path.relative_to(TESTS): ast.parse(path.read_text()) for path in FILES}
     assert [f"{path}:{node.lineno}" for path, tree in trees.items() for node in sleeps(tree)] == []
     asking = [
@@ -42,12 +42,12 @@ def test_a_test_waits_for_what_is_to_happen_and_does_not_sleep() -> None:
     assert asking == [], "`until` of tests/waiting.py leaves the machine to others"
 
 
-def test_time_passes_by_itself_in_the_campaign_of_faults_only() -> None:
+def test_only_the_fault_campaign_lets_real_time_pass() -> None:
     users = {str(path.parent.relative_to(TESTS)) for path in FILES if re.search(r"\bpass_time\(", path.read_text())}
     assert users == {"faults/campaign"}
 
 
-def test_a_script_pauses_only_where_a_client_is_documented_to() -> None:
+def test_a_script_pauses_only_where_clients_are_documented_to_wait() -> None:
     scripts = [
         path
         for suffix in ("js", "mjs", "sh")

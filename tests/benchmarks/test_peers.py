@@ -46,7 +46,7 @@ def test_ops_11_the_examples_of_the_report_are_right(module: ModuleType) -> None
     assert doctest.testmod(module).failed == 0
 
 
-def test_ops_11_a_library_is_compared_with_us_at_its_first_middle_and_last_turns() -> None:
+def test_ops_11_libraries_are_compared_at_the_first_middle_and_last_turns() -> None:
     assert [(row.what, row.measured, row.floor, row.ratio, row.reached) for row in report.comparisons(RECORDING)] == [
         (f"turn time, turns 1 to 5, to {PYDANTIC_AI}", "40 ms", "70 ms", "0.57", True),
         (f"turn time, turns 6 to 10, to {PYDANTIC_AI}", "40 ms", "120 ms", "0.33", False),
@@ -57,33 +57,33 @@ def test_ops_11_a_library_is_compared_with_us_at_its_first_middle_and_last_turns
     ]
 
 
-def test_ops_11_a_library_that_does_not_run_here_is_named_with_the_reason() -> None:
+def test_ops_11_a_library_that_cannot_run_here_is_listed_with_the_reason() -> None:
     lines = report.section(RECORDING).splitlines()
     assert f"Not measured to the end: {OPENAI_AGENTS}: its process ended." in lines
     assert f"Not measured to the end: {DBOS}: it can't be installed." in lines
     assert not [line for line in lines if line.startswith((f"| {OPENAI_AGENTS} |", f"| {DBOS} |"))]
 
 
-def test_ops_11_the_picture_has_a_line_for_each_system_that_was_measured(tmp_path: Path) -> None:
+def test_ops_11_the_chart_has_a_line_for_each_measured_system(tmp_path: Path) -> None:
     picture = ElementTree.fromstring(plot.plot(RECORDING))
     svg = "{http://www.w3.org/2000/svg}"
     assert [line.get("class") for line in picture.iter(f"{svg}polyline")] == ["s2", "s1", "s0"] * 2
     assert f"{OURS}: 40 ms" in [text.text for text in picture.iter(f"{svg}text")]
 
 
-def test_ops_11_the_written_results_and_the_picture_are_those_of_the_written_samples() -> None:
+def test_ops_11_the_published_results_and_chart_match_the_samples() -> None:
     run = recording.load()
     page = results.RESULTS.read_text()
     assert page == results.with_peers(page, report.section(run))
     assert plot.PICTURE.read_text() == plot.plot(run)
 
 
-def test_ops_11_samples_are_read_as_they_were_written(tmp_path: Path) -> None:
+def test_ops_11_samples_survive_a_round_trip_through_json(tmp_path: Path) -> None:
     recording.save(RECORDING, tmp_path / "samples.json")
     assert recording.load(tmp_path / "samples.json") == RECORDING
 
 
-def test_ops_11_the_bytes_of_a_database_are_those_of_its_values(tmp_path: Path) -> None:
+def test_ops_11_the_bytes_of_a_database_are_the_bytes_of_its_values(tmp_path: Path) -> None:
     database = tmp_path / "database"
     assert database_bytes(database) == 0
     with closing(sqlite3.connect(database)) as connection:

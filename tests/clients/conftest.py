@@ -57,7 +57,7 @@ class Vendors:
         return await env.tools.preview(invocation, max_bytes=max_bytes)
 
     async def _environment_of(self, session: str) -> Environment:
-        """Return that of the session's test. A session that an earlier test left behind answers to nobody."""
+        """Return the environment of the session's test. Sessions of earlier tests get no answers."""
         if session not in self._by_session:
             assert self.newest is not None
             started = (await self.newest.client.get_workflow_handle(session).describe()).start_time

@@ -48,12 +48,12 @@ from turnkeeper.models.wire import Frozen
 from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 from turnkeeper.workflows.hosting.process import run_to_end
 
-Pause = Literal["until told", "until stopping", "for ever"]
+Pause = Literal["until told", "until stopping", "forever"]
 """`until told`: by a line on stdin. `until stopping`: until the worker has begun to shut down."""
 
 
 class Course(Frozen):
-    """What a worker does, and at which point; without a point it does nothing."""
+    """A worker's action and the point where it happens; without a point there is none."""
 
     pauses_at: str | None = None
     pause: Pause = "until told"
@@ -77,7 +77,7 @@ class Course(Frozen):
                 await _line_from_stdin()
             case "until stopping":
                 await activity.wait_for_worker_shutdown()
-            case "for ever":
+            case "forever":
                 await asyncio.Event().wait()
 
 

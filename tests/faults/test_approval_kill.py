@@ -25,7 +25,7 @@ def paid(folder: Path) -> list[str]:
     return ledger.read_text().split("\n")[:-1] if ledger.exists() else []
 
 
-async def test_agt_8_a_question_outlives_the_worker_that_asked_it(temporal: Client, tmp_path: Path) -> None:
+async def test_agt_8_a_pending_approval_survives_the_death_of_its_worker(temporal: Client, tmp_path: Path) -> None:
     session, settings = await paying(temporal, tmp_path)
     async with doomed_worker(plan_of(temporal, settings)) as doomed:
         (approval,) = await session.awaited_approvals()
@@ -45,7 +45,7 @@ async def test_agt_8_a_question_outlives_the_worker_that_asked_it(temporal: Clie
     ("dies_at", "status", "times"),
     [("pay is scheduled", "ok", 1), ("pay begins", "outcome_unknown", 0), ("pay has acted", "outcome_unknown", 1)],
 )
-async def test_agt_8_a_decision_counts_once_wherever_the_worker_dies_over_it(
+async def test_agt_8_a_decision_counts_once_wherever_the_worker_dies(
     temporal: Client, tmp_path: Path, dies_at: str, status: str, times: int
 ) -> None:
     session, settings = await paying(temporal, tmp_path)

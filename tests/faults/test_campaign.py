@@ -39,7 +39,7 @@ def _forked() -> Iterator[None]:
         yield
 
 
-async def test_ops_10_a_short_campaign_of_faults_breaks_no_promise(tmp_path, monkeypatch):
+async def test_ops_10_a_short_fault_campaign_breaks_no_promise(tmp_path, monkeypatch):
     monkeypatch.setattr(campaign, "REPLAY_SECONDS", 0.0)  # the histories of one session are enough
     evidence = await run_campaign(SHORT, tmp_path)
     broken_promises = violations(evidence)
@@ -49,7 +49,7 @@ async def test_ops_10_a_short_campaign_of_faults_breaks_no_promise(tmp_path, mon
     assert evidence.replays.runs >= SHORT.sessions
 
 
-async def test_ops_10_a_campaign_that_is_stopped_leaves_no_process_behind(tmp_path):
+async def test_ops_10_a_stopped_campaign_leaves_no_process_behind(tmp_path):
     process = await fork(
         *("tests.faults.campaign", "--sessions", "1"),
         env={**os.environ, "TMPDIR": str(tmp_path)},

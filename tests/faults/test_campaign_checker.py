@@ -80,7 +80,7 @@ def noticed(evidence: Evidence) -> list[tuple[str, str]]:
     return [(violation.promise, violation.subject) for violation in violations(evidence)]
 
 
-def test_ops_10_a_campaign_that_kept_its_promises_has_no_violations():
+def test_ops_10_a_campaign_without_broken_promises_has_no_violations():
     assert violations(correct()) == []
 
 
@@ -154,11 +154,11 @@ def changed(*path: str | int, to: object) -> list[Copy]:
         (with_end(correct(), turns=[], unreadable="504"), [("every session can be read in the end", "s")]),
     ],
 )
-def test_ops_10_every_broken_promise_is_noticed(evidence, expected):
+def test_ops_10_every_broken_promise_is_detected(evidence, expected):
     assert noticed(evidence) == expected
 
 
-def test_ses_6_what_is_neither_lost_nor_repeated_is_no_violation():
+def test_ses_6_prompts_neither_lost_nor_repeated_are_no_violation():
     attempts = [
         *correct().attempts,
         attempt("p3", 4.0),  # the same id once more
@@ -177,14 +177,14 @@ def test_ses_6_what_is_neither_lost_nor_repeated_is_no_violation():
     assert violations(ran) == []
 
 
-def test_ses_6_a_refused_prompt_that_is_a_turn_and_an_unknown_one_that_is_two_are_noticed():
+def test_ses_6_a_rejected_prompt_with_a_turn_and_a_repeated_prompt_are_detected():
     refused = replace(correct(), attempts=[*correct().attempts[:2], attempt("p3", 2.0, outcome="failed", status=429)])
     assert noticed(refused) == [("a refused prompt is no turn", "p3")]
     unknown = replace(correct(), attempts=[*correct().attempts[:2], attempt("p3", 2.0, outcome="unknown", status=None)])
     assert noticed(with_turns(unknown, *TURNS, TURNS[2])) == [(ONE_TURN, "p3")]
 
 
-def test_ses_6_prompts_sent_at_once_have_no_order_and_those_that_interrupt_go_first():
+def test_ses_6_concurrent_prompts_have_no_order_and_interrupting_ones_go_first():
     at_once = replace(correct(), attempts=[attempt("p1", 0.0), attempt("p2", 1.0), attempt("p3", 1.2)])
     assert violations(with_turns(at_once, TURNS[0], TURNS[2], TURNS[1])) == []
     interrupting = replace(correct(), attempts=[*correct().attempts[:2], attempt("p3", 2.0, mode="interrupt")])
@@ -192,14 +192,14 @@ def test_ses_6_prompts_sent_at_once_have_no_order_and_those_that_interrupt_go_fi
 
 
 @given(st.permutations(range(8)))
-def test_ses_6_any_other_order_of_prompts_sent_one_after_the_other_is_noticed(order: list[int]):
+def test_ses_6_any_other_order_of_prompts_sent_in_sequence_is_detected(order: list[int]):
     attempts = [attempt(f"p{number}", float(number)) for number in range(8)]
     turns = [turn(f"p{number}") for number in order]
     evidence = with_turns(Evidence(attempts=attempts, sessions=[SessionEnd("s", "idle", [])]), *turns)
     assert {promise for promise, _ in noticed(evidence)} == ({ORDER} if order != sorted(order) else set())
 
 
-def test_ses_12_a_turn_that_is_new_twice_or_updated_unseen_is_a_problem_until_a_reset():
+def test_ses_12_a_turn_new_twice_or_updated_before_it_is_new_is_a_problem():
     def update(*, new: list[str] = (), updated: list[str] = (), reset: bool = False) -> dict[str, Any]:
         turns = {"new_messages": [{"id": one} for one in new], "updated_messages": [{"id": one} for one in updated]}
         return {**turns, "reset": reset, "last_seen_message_id": "a", "revision": 1}

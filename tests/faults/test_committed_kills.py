@@ -1,4 +1,4 @@
-"""What watchers were shown while workers were killed is what the session says in the end: SES-12, OPS-10."""
+"""Watchers see only turns that the session has in the end, while workers are killed: SES-12, OPS-10."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ SCRIPT = {
 
 
 @pytest.mark.timeout(900)
-async def test_ses_12_watchers_and_pollers_hold_what_is_committed_however_often_workers_are_killed(
+async def test_ses_12_watchers_and_pollers_see_only_committed_data_when_workers_are_killed(
     temporal: Client, tmp_path: Path
 ) -> None:
     (tmp_path / "scripts").mkdir()
@@ -79,7 +79,7 @@ class TurnWatcher(Watcher):
 
 
 async def watched(watcher: Watcher) -> None:
-    """Watch for ever; connect while a worker answers, and reconnect after any end of the stream, as browsers do."""
+    """Watch forever; connect while a worker answers, and reconnect after any end of the stream, as browsers do."""
     while True:
         async with AsyncExitStack() as open_stream:
             try:
@@ -120,6 +120,6 @@ async def finished(http: httpx.AsyncClient, session: str) -> list[dict[str, obje
 
 
 def holds_all(watcher: Watcher, stream: asyncio.Task[None], turns: int) -> bool:
-    """Return whether the watcher has seen the end of as many turns; its stream goes on meanwhile."""
+    """Return whether the watcher has seen the end of as many turns; its stream stays open."""
     assert not stream.done(), stream.exception()
     return watcher.is_idle and len(watcher.copy.turns) >= turns

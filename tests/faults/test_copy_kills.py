@@ -22,7 +22,7 @@ from turnkeeper.stores.stores import Stores
 
 
 @pytest.mark.parametrize("dies_at", ["store_copy begins", "store_copy has run", "drop_document has run"])
-async def test_ses_18_an_import_is_whole_wherever_the_worker_dies_over_it(
+async def test_ses_18_an_import_is_complete_wherever_the_worker_dies(
     temporal: Client, tmp_path: Path, dies_at: str
 ) -> None:
     _, settings = await start(temporal, tmp_path, [], model="offline:")
@@ -51,10 +51,10 @@ async def test_ses_18_an_import_is_whole_wherever_the_worker_dies_over_it(
         archived = [row.turn for row in await stores.archive.range(new_id, 1, 12 - (len(turns) - 1))]
         ids = [one["turn"]["id"] for one in json.loads(body)["turns"]]
         assert [turn.id for turn in [*archived, *turns]] == [*ids, "next"]
-        assert await stores.blobs.sizes_of(document_owner(new_id), [sha256(part).hexdigest() for part in parts]) == {}
+        assert await stores.blobs.read_sizes(document_owner(new_id), [sha256(part).hexdigest() for part in parts]) == {}
 
 
-async def test_ses_18_a_fork_is_whole_if_the_worker_dies_over_it(temporal: Client, tmp_path: Path) -> None:
+async def test_ses_18_a_fork_is_complete_if_the_worker_dies(temporal: Client, tmp_path: Path) -> None:
     original, settings = await start(temporal, tmp_path, [], model="offline:")
     for number in range(3):
         await original.prompt(id=f"p{number}", text="hello")

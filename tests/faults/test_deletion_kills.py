@@ -42,7 +42,7 @@ def _soon_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- gateways
 
 TIMED_OUT = (503, 504)
-"""What the gateway answers when Temporal takes longer than the gateway's bounds."""
+"""The gateway's answers when Temporal takes longer than the gateway's timeouts."""
 
 
 @dataclass
@@ -101,9 +101,7 @@ async def deletion_of(temporal: Client, session_id: str) -> WorkflowExecutionDes
     return await until(described)
 
 
-async def test_api_1_two_gateways_delete_a_session_at_once_and_one_is_killed_over_it(
-    temporal: Client, tmp_path: Path
-) -> None:
+async def test_api_1_two_gateways_delete_a_session_at_once_and_one_is_killed(temporal: Client, tmp_path: Path) -> None:
     settings = {"task_queue": f"q-{uuid4()}", "state_dir": tmp_path / "state"}
     async with environment(temporal, **settings) as env:
         session = await env.start()
@@ -161,7 +159,7 @@ async def is_forgotten(temporal: Client, session_id: str) -> bool:
 
 
 @pytest.mark.parametrize("dies_at", ["stop_session has run", "clear_stores has run"])
-async def test_api_1_a_deletion_goes_on_wherever_the_worker_dies_over_it(
+async def test_api_1_a_deletion_continues_wherever_the_worker_dies(
     temporal: Client, tmp_path: Path, dies_at: str
 ) -> None:
     session, settings = await start(temporal, tmp_path, [], model="offline:")

@@ -24,7 +24,7 @@ async def shot() -> CallToolResult:
 
 
 @pytest.mark.parametrize("api", WIRES)
-async def test_agt_4_an_image_of_a_tool_reaches_the_model_by_reference_and_a_broken_one_stops_no_turn(
+async def test_agt_4_a_tools_image_is_sent_by_reference_and_a_broken_one_ends_no_turn(
     temporal: Client, api: str
 ) -> None:
     server = MCPServer("screen", log_level="CRITICAL")

@@ -26,7 +26,7 @@ async def killed_in_mid_answer(temporal: Client, folder: Path, **limits: Any) ->
     settings["partials"] = "heartbeats"  # of a dead worker, only they leave what was written
     carrier = carrier_factory(Settings(**settings))(temporal)
     await session.prompt(id="p1", text="go on")
-    plan = plan_of(temporal, settings, pauses_at="model call 1 has written 10", pause="for ever")
+    plan = plan_of(temporal, settings, pauses_at="model call 1 has written 10", pause="forever")
     async with carrier, carrier.following(session.handle.id) as live, doomed_worker(plan) as doomed:
         await seen(live, lambda partial: len(partial.parts[0].text.split()) == 10)
         doomed.process.kill()
@@ -34,7 +34,7 @@ async def killed_in_mid_answer(temporal: Client, folder: Path, **limits: Any) ->
     return session, settings
 
 
-async def test_ses_9_a_stop_waits_for_no_dead_worker(
+async def test_ses_9_a_stop_does_not_wait_for_a_dead_worker(
     temporal: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnkeeper.workflows.activity_options.UNFINISHED_PATIENCE", timedelta(seconds=1.5))
@@ -47,7 +47,7 @@ async def test_ses_9_a_stop_waits_for_no_dead_worker(
     await check_replay(session)
 
 
-async def test_ses_9_what_a_dead_worker_had_shown_stays_when_the_time_of_the_turn_is_over(
+async def test_ses_9_the_partial_answer_of_a_dead_worker_is_kept_at_the_turns_time_limit(
     temporal: Client, tmp_path: Path
 ) -> None:
     session, settings = await killed_in_mid_answer(temporal, tmp_path, turn_timeout=5)

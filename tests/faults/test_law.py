@@ -1,4 +1,4 @@
-"""The law of SES-12 against the real server: whatever happens in whatever order, every client ends with what is true.
+"""The law of SES-12 against the real server: every client ends with the true transcript, whatever happens.
 
 Hypothesis draws the order: prompts, bursts and duplicates, steering, interrupts and stops, polls with and without
 revision, pages of the transcript; and meanwhile the session goes on in new runs, moves its turns to the archive, and
@@ -38,7 +38,7 @@ MAX_KILLS = 1
 """Per example: a kill can cost six seconds of waiting."""
 
 LIMITS = {"max_history_events": 50, "max_state_bytes": 160_000, "max_queued_bytes": 20_000}
-"""So that a session of twenty turns is handed over and archived several times."""
+"""Small limits: a session of twenty turns continues as new and is archived several times."""
 
 SCRIPT = {
     "repeat": True,
@@ -155,7 +155,7 @@ class Law(RuleBasedStateMachine):
 
     @rule()
     def time_passes(self) -> None:
-        """Let the session go on for a while: until its revision has grown, if there is anything to do."""
+        """Wait until the session's revision has grown, if there is anything to do."""
         self.runner.run(self._pass_time())
 
     async def _pass_time(self) -> None:
@@ -221,7 +221,7 @@ class Law(RuleBasedStateMachine):
         assert started == {turn.id for turn in transcript}
 
 
-def test_ses_12_the_law_holds_against_the_real_server_whatever_happens(temporal: Client, tmp_path: Path) -> None:
+def test_ses_12_the_update_law_holds_against_the_real_server(temporal: Client, tmp_path: Path) -> None:
     (tmp_path / "scripts").mkdir()
     (tmp_path / "scripts" / "law.json").write_text(json.dumps(SCRIPT))
     Law.address, Law.folder = temporal.service_client.config.target_host, tmp_path

@@ -41,7 +41,7 @@ STALL_BOUND = 60.0
 
 
 @pytest.mark.timeout(900)
-async def test_ses_14_a_session_of_dozens_of_runs_keeps_every_turn_though_its_workers_are_killed(
+async def test_ses_14_a_session_of_dozens_of_runs_keeps_every_turn_despite_worker_kills(
     temporal: Client, tmp_path: Path
 ) -> None:
     settings = prepare(tmp_path)

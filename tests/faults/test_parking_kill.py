@@ -13,7 +13,7 @@ PROMPTS = [f"m{number}" for number in range(30)]
 
 
 @pytest.mark.parametrize("dies_at", ["move_to_archive has run", "unpark has run"])
-async def test_ses_6_parked_prompts_start_once_in_order_wherever_the_worker_dies_over_them(
+async def test_ses_6_parked_prompts_start_once_in_order_wherever_the_worker_dies(
     temporal: Client, tmp_path: Path, dies_at: str
 ) -> None:
     limits = {"max_history_events": 50, "max_queued_prompts": 6}

@@ -60,8 +60,8 @@ async def env(temporal: Client, buffer: FullBuffer) -> AsyncIterator[Environment
         yield env
 
 
-async def test_ops_10_a_full_query_buffer_is_waited_out_and_ends_no_turn(env: Environment, buffer: FullBuffer) -> None:
-    # The shortest time a model call may have: it is over several times while nobody answers.
+async def test_ops_10_a_full_query_buffer_is_retried_and_ends_no_turn(env: Environment, buffer: FullBuffer) -> None:
+    # The shortest time a model call may have: it ends several times while the session is silent.
     session = await env.start(SessionInput.model_validate({"limits": {"model_timeout": 1}}))
     await session.prompt("hello")
     await session.until(lambda state: state.status == "waiting_retry")
@@ -70,7 +70,7 @@ async def test_ops_10_a_full_query_buffer_is_waited_out_and_ends_no_turn(env: En
     assert turn.agent_message == "echo: hello"
 
 
-async def test_agt_9_the_session_s_silence_does_not_count_as_a_failure_of_the_vendor(
+async def test_agt_9_an_unresponsive_session_does_not_count_as_a_vendor_failure(
     env: Environment, buffer: FullBuffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnkeeper.activities.failures.MAX_FAILURES", 1)
@@ -83,7 +83,7 @@ async def test_agt_9_the_session_s_silence_does_not_count_as_a_failure_of_the_ve
     assert (turn.status, turn.agent_message) == ("completed", "echo: hello")
 
 
-async def test_ops_8_a_stopping_worker_gives_back_a_call_whose_session_does_not_answer(
+async def test_ops_8_a_stopping_worker_returns_a_call_of_an_unresponsive_session(
     temporal: Client, buffer: FullBuffer
 ) -> None:
     client = Client(**{**temporal.config(), "interceptors": [buffer]})

@@ -18,7 +18,7 @@ WINDOW = {"max_messages": 12, "preserve_last_n": 1, "evict_block": 9, "summarize
 
 
 @pytest.mark.parametrize("pieces", [1, 3])
-async def test_ctx_5_a_worker_killed_while_a_summary_is_made_costs_nothing(
+async def test_ctx_5_a_worker_killed_during_a_summary_costs_nothing(
     temporal: Client, tmp_path: Path, pieces: int
 ) -> None:
     session, settings = await start(temporal, tmp_path, SCRIPT, history=WINDOW)

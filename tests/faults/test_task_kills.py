@@ -27,7 +27,7 @@ TASK = [answer("I pay.", ("pay", {})), answer("The goods are paid for.")]
 
 
 @pytest.mark.parametrize("in_the_task", ["pay begins", "pay has run"])
-async def test_tsk_5_one_task_and_one_answer_though_the_worker_dies_in_the_parent_and_in_the_task(
+async def test_tsk_5_there_is_one_task_and_one_answer_if_the_parent_or_task_worker_dies(
     temporal: Client, tmp_path: Path, in_the_task: str
 ) -> None:
     session, settings = await start(
@@ -56,7 +56,7 @@ async def test_tsk_5_one_task_and_one_answer_though_the_worker_dies_in_the_paren
     await check_replay(DrivenSession(temporal, task))
 
 
-async def test_tsk_5_a_step_of_a_task_counts_once_though_workers_die_around_signals(
+async def test_tsk_5_a_step_of_a_task_counts_once_if_workers_die_around_signals(
     temporal: Client, tmp_path: Path
 ) -> None:
     session, settings = await start(

@@ -15,7 +15,7 @@ SHORT = Options(minutes=0.1, people=4, events=("new key", "gateway killed", "rem
 
 @pytest.mark.campaign
 @needs_linux
-async def test_api_4_in_a_day_of_three_tenants_nobody_sees_or_does_what_they_may_not(tmp_path):
+async def test_api_4_in_a_day_of_three_tenants_nobody_exceeds_their_permissions(tmp_path):
     with forked_commands():  # `make team-day` executes them
         evidence = await run_day(SHORT, tmp_path)
     assert evidence.surprises == []
@@ -33,7 +33,7 @@ def evidence() -> Evidence:
     return evidence
 
 
-def test_api_4_a_word_of_another_tenant_and_any_key_is_a_surprise(evidence):
+def test_api_4_another_tenants_secret_or_any_key_is_a_surprise(evidence):
     acme, globex = evidence.tenants
     person = acme.people[0]
     evidence.check_text(person, f"our own {acme.word}", "an answer")
@@ -64,7 +64,7 @@ def test_api_4_the_audit_has_each_accepted_change_once(evidence, outcomes, surpr
     assert [text.partition(":")[0] for text in evidence.surprises] == ([surprise] if surprise else [])
 
 
-def test_api_4_a_text_in_the_audit_is_a_surprise(evidence):
+def test_api_4_a_prompts_text_in_the_audit_is_a_surprise(evidence):
     acme = evidence.tenants[0]
     entry = {"user": "Ada", "action": "prompt", "workflow_id": "s1", "outcome": "refused", "message_id": acme.word}
     compare(evidence, acme, [entry])

@@ -30,7 +30,7 @@ WIDE = {"max_queued_prompts": 500}
 
 WRITERS = 8
 PROMPTS = 12
-"""Of each writer."""
+"""Prompts of each writer."""
 
 LENGTHS = [5, 1_500, 2_500, 9_000]
 """Characters."""
@@ -44,7 +44,7 @@ ACCEPTABLE = {200, 201, 202, 204, 422, 429}
 
 @dataclass
 class Traffic:
-    """What clients have sent, and which answers they got."""
+    """The prompts that clients sent, and the answers."""
 
     accepted: dict[str, str] = field(default_factory=dict)
     """The session of each prompt that was answered 202."""
@@ -117,7 +117,7 @@ async def write(
             has_begun.set()
 
 
-async def test_ses_6_each_202_of_two_gateways_becomes_a_turn_though_one_is_stopped(
+async def test_ses_6_each_202_of_two_gateways_becomes_a_turn_if_one_is_stopped(
     temporal: Client, tmp_path: Path
 ) -> None:
     traffic, has_begun = Traffic(), asyncio.Event()

@@ -199,7 +199,7 @@ async def wires() -> AsyncIterator[Mapping[str, VendorWire]]:
 
 @pytest.fixture(scope="module")
 def shared(wires: Mapping[str, VendorWire]) -> Mapping[tuple[str, bool], ModelAttempts]:
-    """What asks each server, whether it is to give up a silent one soon or not."""
+    """The callers of each server, by API and by whether silence is a timeout."""
     return {
         (api, is_quick): ModelAttempts(wire, silence_timeout=SILENCE_SECONDS) if is_quick else ModelAttempts(wire)
         for api, wire in wires.items()
@@ -211,7 +211,7 @@ SharedAttempts = Mapping[tuple[str, bool], ModelAttempts]
 
 
 async def check(attempts: ModelAttempts, trouble: Trouble, answer: Answer) -> None:
-    """Let a model call meet `trouble` where it would have had `answer`, and check how it ends."""
+    """Run a model call that meets `trouble` in place of `answer`, and check how it ends."""
     server = attempts.wire.server
     server.queue.clear()
     server.problems.clear()
@@ -239,21 +239,21 @@ async def end_of(call: Awaitable[ModelCallOutcome]) -> tuple[str | None, ModelRe
 
 
 @pytest.mark.parametrize(("api", "trouble", "answer"), FAULTS, ids=[f"{api}-{trouble}" for api, trouble, _ in FAULTS])
-async def test_agt_9_a_fault_ends_as_it_should_and_the_vendor_is_asked_as_often_as_allowed(
+async def test_agt_9_each_fault_has_its_outcome_and_its_number_of_requests(
     shared: SharedAttempts, api: str, trouble: Trouble, answer: Answer
 ) -> None:
     await check(shared[api, "silence" in trouble.name], trouble, answer)
 
 
 @pytest.mark.parametrize(("api", "trouble"), NEVER, ids=str)
-async def test_agt_9_what_will_be_the_same_the_next_time_is_not_asked_for_again(
+async def test_agt_9_a_failure_that_will_not_change_is_not_retried(
     shared: SharedAttempts, api: str, trouble: Trouble
 ) -> None:
     await check(shared[api, False], trouble, CALL)
 
 
 @pytest.mark.parametrize(("api", "event"), TWISTED)
-async def test_agt_9_an_answer_that_is_unreadable_in_the_same_way_ends_after_three(
+async def test_agt_9_an_answer_unreadable_in_the_same_way_ends_after_three_attempts(
     shared: SharedAttempts, api: str, event: bytes
 ) -> None:
     twisted = repeated("a twisted event", lambda wire, whole: Reply.stream([whole.chunks[0], event]))
@@ -273,7 +273,7 @@ async def test_agt_9_a_byte_that_is_not_utf_8_is_replaced(shared: SharedAttempts
     assert (response.text, len(attempts.wire.requests)) == ("Gr\ufffd\u00dfe and more words", 1)
 
 
-async def test_agt_9_same_failures_are_counted_beyond_the_death_of_a_worker(shared: SharedAttempts) -> None:
+async def test_agt_9_equal_failures_are_counted_across_the_death_of_a_worker(shared: SharedAttempts) -> None:
     attempts = shared["openai-chat", False]
     attempts.wire.script(*[Reply.error(500, {"error": {"message": JINJA}})] * 3)
     details: tuple[Any, ...] = ()
@@ -289,7 +289,7 @@ async def test_agt_9_same_failures_are_counted_beyond_the_death_of_a_worker(shar
 
 
 @pytest.mark.parametrize(("api", "trouble"), HALF_ANSWERS, ids=str)
-async def test_agt_9_half_an_answer_is_asked_for_again_and_not_taken_for_one(
+async def test_agt_9_a_truncated_answer_is_retried_and_never_accepted(
     shared: SharedAttempts, api: str, trouble: Trouble
 ) -> None:
     await check(shared[api, False], trouble, ANSWER)
@@ -303,7 +303,7 @@ PAGE = Reply.error(200, "<html>sign in</html>")
 
 @pytest.fixture(params=WIRES)
 async def attempts(request: pytest.FixtureRequest) -> AsyncIterator[ModelAttempts]:
-    """Model calls to a vendor that nobody has asked yet."""
+    """Model calls to a vendor that has not been called yet."""
     async with WIRES[request.param]() as wire:
         yield ModelAttempts(wire)
 
@@ -314,7 +314,7 @@ async def failure_of(call: Awaitable[ModelCallOutcome]) -> ApplicationError:
     return failed.value
 
 
-async def test_agt_9_a_page_in_place_of_an_answer_passes_where_there_was_one_before(attempts: ModelAttempts) -> None:
+async def test_agt_9_an_html_page_from_an_endpoint_that_has_answered_before_is_retried(attempts: ModelAttempts) -> None:
     attempts.wire.script(CALL, PAGE, PAGE, ANSWER)
     assert [(await end_of(attempts.outcome()))[0] for _ in range(2)] == ["answer"] * 2
     assert len(attempts.wire.requests) == 4
@@ -323,14 +323,16 @@ async def test_agt_9_a_page_in_place_of_an_answer_passes_where_there_was_one_bef
     assert len(attempts.wire.requests) == 7
 
 
-async def test_agt_9_a_page_at_an_address_that_has_never_answered_is_a_wrong_address(attempts: ModelAttempts) -> None:
+async def test_agt_9_an_html_page_from_an_endpoint_that_never_answered_is_a_wrong_address(
+    attempts: ModelAttempts,
+) -> None:
     attempts.wire.script(PAGE)
     failure = await failure_of(attempts.outcome())
     assert (failure.type, len(attempts.wire.requests)) == ("provider_error", 1)
     assert "check the address of" in failure.message
 
 
-async def test_agt_10_a_count_that_is_none_is_not_kept_and_costs_no_answer(attempts: ModelAttempts) -> None:
+async def test_agt_10_an_invalid_token_count_is_dropped_and_does_not_fail_the_answer(attempts: ModelAttempts) -> None:
     for count in (-1, 10**18):
         attempts.wire.script(Answer(text=ANSWER.text, output=count))
         response = (await attempts.outcome()).response
@@ -339,14 +341,14 @@ async def test_agt_10_a_count_that_is_none_is_not_kept_and_costs_no_answer(attem
     assert len(attempts.wire.requests) == 2
 
 
-async def test_agt_10_an_empty_answer_is_counted_whatever_the_api(attempts: ModelAttempts) -> None:
+async def test_agt_10_an_empty_answer_is_metered_for_every_api(attempts: ModelAttempts) -> None:
     attempts.wire.script(Answer(input=100, output=7))
     outcome = await attempts.outcome()
     spent = outcome.spent or Usage()
     assert (outcome.repeat, spent.input_tokens, spent.output_tokens) == ("empty_answer", 100, 7)
 
 
-async def test_agt_9_a_vendor_that_can_not_be_reached_is_asked_until_it_can(attempts: ModelAttempts) -> None:
+async def test_agt_9_an_unreachable_vendor_is_retried_until_it_responds(attempts: ModelAttempts) -> None:
     attempts.wire.script(ANSWER)
     async with attempts.wire.server.refusing():
         outcome = await attempts.attempt()
@@ -355,7 +357,7 @@ async def test_agt_9_a_vendor_that_can_not_be_reached_is_asked_until_it_can(atte
     assert len(attempts.wire.requests) == 1
 
 
-async def test_agt_9_a_long_wait_is_the_workflow_s_and_says_whom_it_is_for(attempts: ModelAttempts) -> None:
+async def test_agt_9_the_workflow_does_a_long_wait_and_names_the_vendor(attempts: ModelAttempts) -> None:
     attempts.wire.script(attempts.wire.fault("rate_limited", {"retry-after": "90"}))
     outcome = await attempts.outcome()
     provider = attempts.wire.model.partition(":")[0]
@@ -366,7 +368,7 @@ async def test_agt_9_a_long_wait_is_the_workflow_s_and_says_whom_it_is_for(attem
     assert (await attempts.outcome()).wait_seconds == MAX_WAIT
 
 
-async def test_agt_9_what_a_person_has_to_do_is_said_in_words(attempts: ModelAttempts) -> None:
+async def test_agt_9_an_error_that_a_person_has_to_fix_is_explained(attempts: ModelAttempts) -> None:
     errors = {}
     for fault in FOR_PEOPLE:
         attempts.wire.refuse_always(attempts.wire.fault(fault))
@@ -395,7 +397,7 @@ def sentence_of(failure: ApplicationError) -> str:
     return describe_failure(error)[1]
 
 
-async def test_agt_9_a_call_that_is_cancelled_hangs_up_and_keeps_what_was_written(attempts: ModelAttempts) -> None:
+async def test_agt_9_a_cancelled_call_disconnects_and_keeps_the_partial_answer(attempts: ModelAttempts) -> None:
     attempts.wire.script(attempts.wire.reply(ANSWER).silent_after(MIDDLE))
     environment = attempts.environment()
     attempt = asyncio.create_task(attempts.attempt(environment))

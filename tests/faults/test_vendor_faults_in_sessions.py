@@ -1,4 +1,4 @@
-"""What a session makes of a vendor's faults: AGT-9, AGT-3, AGT-10, SES-10. Every fault is in `test_vendor_faults.py`.
+"""How a session handles a vendor's faults: AGT-9, AGT-3, AGT-10, SES-10. Every fault is in `test_vendor_faults.py`.
 
 A turn has two model calls with a tool between them. One of the two meets a fault. Whatever happens, the tool has run
 once, no half answer is taken for one, and the vendor was asked exactly as often as AGT-9 allows.
@@ -71,7 +71,7 @@ STORIES = {
         (TOO_LONG, "first"),
     ],
 }
-"""What a session of each API meets, a turn each: all of what the workflow has a part in."""
+"""The faults in a session of each API, one per turn: all that involve the workflow."""
 
 
 async def led(env: Environment, wire: VendorWire, *, limits: dict[str, Any] | None = None) -> DrivenSession:
@@ -108,7 +108,7 @@ async def struck(env: Environment, wire: VendorWire, session: DrivenSession, tro
 
 
 @pytest.mark.parametrize("api", WIRES)
-async def test_agt_9_a_session_goes_on_after_whatever_its_turns_meet(temporal: Client, api: str) -> None:
+async def test_agt_9_a_session_continues_after_any_failure_of_its_turns(temporal: Client, api: str) -> None:
     async with WIRES[api]() as wire, vendor_environment(temporal, wire) as env:
         session = await env.start(SessionInput.model_validate({"model": wire.model, "limits": ONE_MINUTE}))
         for trouble, position in STORIES[api]:
@@ -117,7 +117,7 @@ async def test_agt_9_a_session_goes_on_after_whatever_its_turns_meet(temporal: C
         assert (await next_turn(session, "and now?")).agent_message == ANSWER.text
 
 
-async def test_agt_9_calls_of_a_message_that_says_end_turn_are_run(temporal: Client) -> None:
+async def test_agt_9_calls_of_a_message_that_stops_with_end_turn_are_run(temporal: Client) -> None:
     async with WIRES["anthropic"]() as wire, vendor_environment(temporal, wire) as env:
         wire.script(Answer(text=CALL.text, calls=CALL.calls, stop="end_turn"), ANSWER)
         session = await led(env, wire)
@@ -126,7 +126,7 @@ async def test_agt_9_calls_of_a_message_that_says_end_turn_are_run(temporal: Cli
         assert [call.call_id for call in env.tools.calls] == ["1.1.0"]
 
 
-async def test_agt_9_an_answer_that_is_only_thinking_twice_is_the_answer(temporal: Client) -> None:
+async def test_agt_9_an_answer_with_only_thinking_twice_is_accepted(temporal: Client) -> None:
     async with WIRES["openai-chat"]() as wire, vendor_environment(temporal, wire) as env:
         wire.script(Answer(think="It is noon."), Answer(think="It is noon."))
         session = await led(env, wire)
@@ -146,7 +146,7 @@ async def test_agt_10_an_empty_answer_is_paid_for_and_counted(temporal: Client) 
 
 
 @pytest.mark.parametrize("api", ["anthropic", "openai"])
-async def test_agt_9_state_that_is_refused_in_unknown_words_is_left_out_at_once(temporal: Client, api: str) -> None:
+async def test_agt_9_state_rejected_in_unknown_words_is_left_out_at_once(temporal: Client, api: str) -> None:
     async with WIRES[api]() as wire, vendor_environment(temporal, wire) as env:
         words = "Encrypted reasoning item was created by a different model and cannot be used"
         wire.script(CALL, Reply.error(400, {"error": {"message": words}}), ANSWER)
@@ -162,7 +162,7 @@ async def test_agt_9_state_that_is_refused_in_unknown_words_is_left_out_at_once(
         assert [CALL.text in request.raw.decode() for request in wire.requests] == [False, True, True, True]
 
 
-async def test_agt_9_a_long_wait_is_the_workflow_s_and_everyone_sees_until_when(
+async def test_agt_9_the_workflow_does_a_long_wait_and_clients_see_its_end(
     temporal: Client,
 ) -> None:
     async with WIRES["anthropic"]() as wire, vendor_environment(temporal, wire) as env:
@@ -203,7 +203,7 @@ async def test_agt_9_the_same_error_is_shown_from_the_first_retry_and_ends_the_t
     assert reasons[1].endswith("(HTTP 500); asked again (2nd time).")
 
 
-async def test_agt_9_a_vendor_that_sends_only_pings_is_named_with_the_limit_it_passed(temporal: Client) -> None:
+async def test_agt_9_a_vendor_that_sends_only_pings_is_reported_with_the_limit(temporal: Client) -> None:
     pings = Reply.stream([b": ping\n\n"]).silent_after(1)
     async with WIRES["openai-chat"]() as wire, vendor_environment(temporal, wire) as env:
         wire.script(pings, pings, pings)
@@ -218,7 +218,7 @@ async def test_agt_9_a_vendor_that_sends_only_pings_is_named_with_the_limit_it_p
     assert "turn_timeout" not in (turn.error or "")
 
 
-async def test_agt_9_a_turn_that_silence_used_up_names_the_silence(temporal: Client) -> None:
+async def test_agt_9_a_turn_whose_time_was_used_up_by_silence_reports_the_silence(temporal: Client) -> None:
     pings = Reply.stream([b": ping\n\n"]).silent_after(1)
     async with WIRES["openai-chat"]() as wire, vendor_environment(temporal, wire) as env:
         wire.script(pings, pings, pings)
@@ -229,7 +229,7 @@ async def test_agt_9_a_turn_that_silence_used_up_names_the_silence(temporal: Cli
         assert "turn_timeout" not in (turn.error or "")
 
 
-async def test_agt_9_a_turn_that_has_no_time_to_wait_says_what_it_would_wait_for(temporal: Client) -> None:
+async def test_agt_9_a_turn_without_time_to_wait_reports_what_it_would_have_waited_for(temporal: Client) -> None:
     phrases: dict[Fault, str] = {
         "overloaded": "is overloaded",
         "provider_error": "had an error",
@@ -248,7 +248,7 @@ async def test_agt_9_a_turn_that_has_no_time_to_wait_says_what_it_would_wait_for
             assert "limits.turn_timeout is 60 s" in error
 
 
-async def test_agt_9_an_answer_that_takes_too_long_is_judged_like_every_other_failure(temporal: Client) -> None:
+async def test_agt_9_an_answer_that_takes_too_long_is_treated_like_any_other_failure(temporal: Client) -> None:
     async with WIRES["openai-chat"]() as wire, vendor_environment(temporal, wire) as env:
         wire.script(wire.reply(ANSWER).silent_after(MIDDLE), ANSWER)
         session = await led(env, wire, limits={"model_timeout": 1})
@@ -256,7 +256,7 @@ async def test_agt_9_an_answer_that_takes_too_long_is_judged_like_every_other_fa
         assert (turn.agent_message, len(wire.requests), wire.server.left) == (ANSWER.text, 2, 1)
 
 
-async def test_agt_9_a_turn_that_is_stopped_hangs_up(temporal: Client) -> None:
+async def test_agt_9_a_stopped_turn_disconnects_from_the_vendor(temporal: Client) -> None:
     async with WIRES["openai"]() as wire, vendor_environment(temporal, wire) as env:
         wire.script(wire.reply(ANSWER).silent_after(MIDDLE))
         session = await led(env, wire)

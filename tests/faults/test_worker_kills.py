@@ -66,7 +66,7 @@ LAST_ANSWERS = [answer(text) for text in ANSWERS]
 
 @dataclass(frozen=True, eq=False)
 class Story:
-    """What the model says to the prompts p1, p2 and p3, and the activities that takes, a set for each step."""
+    """The model's answers to the prompts p1, p2 and p3, and the activities they need, a set for each step."""
 
     name: str
     script: list[dict[str, Any]]
@@ -254,7 +254,7 @@ class Outcome:
 
     @property
     def payment(self) -> tuple[str, int]:
-        """What the session knows of the payment, and how often it was made."""
+        """The status of the payment in the session, and how often it was made."""
         return self.calls["pay"].result.status, len(self.entries("pay"))
 
     def entries(self, tool: str) -> list[str]:
@@ -347,7 +347,7 @@ def check_views(outcome: Outcome) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Fault:
-    """What happens to a worker at a point, and what becomes of its turn.
+    """A worker's fault at a point, and the outcome of its turn.
 
     `interrupts`: the activity that runs then and can't report. `payment`: what the session knows of it, and how often
     it was made; None: either, as the race with it ends.
@@ -387,7 +387,7 @@ class Kill(Fault):
     @property
     def _pause(self) -> Pause:
         # Where the prompt kills, what is paused must not get away in the meantime.
-        return "for ever" if self.point == "prompt p2 arrives" else "until told"
+        return "forever" if self.point == "prompt p2 arrives" else "until told"
 
 
 @dataclass(frozen=True, eq=False)
@@ -434,7 +434,7 @@ KILLS = [
 STOPS_IN_TIME = [Stop(point) for point in ("list_tools begins", "model call 1 has written 3", "pay begins")]
 
 STOPS_TOO_SOON = [
-    Stop(point, interrupts, payment, pause="for ever", shutdown_grace=0.5)
+    Stop(point, interrupts, payment, pause="forever", shutdown_grace=0.5)
     for point, interrupts, payment in (
         ("model call 2 has written 3", "model call 2", PAID),
         ("put has acted", "put", PAID),
@@ -483,21 +483,21 @@ async def check(fault: Fault, outcomes: Outcomes) -> None:
 
 
 @pytest.mark.parametrize("fault", KILLS, ids=str)
-async def test_ops_10_agt_7_a_worker_killed_at_any_step_of_a_turn_costs_no_answer_and_repeats_no_payment(
+async def test_ops_10_agt_7_a_worker_killed_at_any_step_loses_no_answer_and_pays_only_once(
     fault: Fault, outcomes: Outcomes
 ) -> None:
     await check(fault, outcomes)
 
 
 @pytest.mark.parametrize("fault", STOPS_IN_TIME, ids=str)
-async def test_ops_10_a_worker_told_to_stop_finishes_what_runs_and_another_goes_on_with_nothing_repeated(
+async def test_ops_10_a_worker_told_to_stop_finishes_and_another_continues_without_repeats(
     fault: Fault, outcomes: Outcomes
 ) -> None:
     await check(fault, outcomes)
 
 
 @pytest.mark.parametrize("fault", STOPS_TOO_SOON, ids=str)
-async def test_ops_10_agt_7_what_a_stopping_worker_has_no_time_for_is_run_again_elsewhere_but_no_payment(
+async def test_ops_10_agt_7_unfinished_work_of_a_stopping_worker_is_retried_but_no_payment(
     fault: Fault, outcomes: Outcomes
 ) -> None:
     await check(fault, outcomes)

@@ -1,4 +1,4 @@
-"""What a vendor can do to a model call, in no API's format: the tables of faults draw from it."""
+"""Everything a vendor can do to a model call, independent of the API; the tables of faults draw from it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ MIDDLE = 3
 
 @dataclass(frozen=True)
 class Trouble:
-    """What one model call meets: `replies`, made of the answer it would have had, in `requests` requests.
+    """The fault of one model call: `replies`, made of the answer it would have had, in `requests` requests.
 
     `end` is `answer`, the type of an error, or what the workflow is to do: `wait` or the cause of a repetition.
     """

@@ -67,7 +67,7 @@ async def started_approvals(url: str, env: Environment) -> list[dict[str, Any]]:
 
 
 @pytest.mark.timeout(SECONDS + 60)
-async def test_api_7_no_request_gets_an_answer_that_is_not_documented(
+async def test_api_7_every_response_to_a_generated_request_is_documented(
     url: str, env: Environment, tmp_path: Path
 ) -> None:
     config, report = tmp_path / "schemathesis.toml", tmp_path / "cases.ndjson"

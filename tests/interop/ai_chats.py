@@ -73,7 +73,7 @@ class Chat:
         await self.driver.run("send", chat=self.name, message=message)
 
     def sending(self, text: str, **more: Any) -> "asyncio.Task[None]":
-        """Send a message, and go on while its stream runs."""
+        """Send a message without waiting for the end of its stream."""
         return asyncio.create_task(self.send(text, **more))
 
     async def do(self, name: str, **arguments: Any) -> None:

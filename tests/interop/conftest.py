@@ -44,7 +44,7 @@ async def shared_env(temporal: Client) -> AsyncIterator[Environment]:
 
 @pytest.fixture
 def env(shared_env: Environment) -> Iterator[Environment]:
-    """The environment, with a vendor and tools that know nothing of earlier tests."""
+    """The environment, with a new vendor and new tools for each test."""
     yield shared_env
     shared_env.vendor.gate.open()
     shared_env.tools.gate.open()

@@ -38,7 +38,7 @@ def tool_states(chat: Chat) -> list[tuple[str, str]]:
 # ---- answers
 
 
-async def test_agt_5_text_arrives_while_it_is_written(driver: Driver, url: str, env: Environment) -> None:
+async def test_agt_5_text_is_streamed(driver: Driver, url: str, env: Environment) -> None:
     gate = Gate(is_open=False)
     thought = Delta(kind="think", text="Hm.")
     env.vendor.script = [[thought, words("Hello"), gate, words(", Ada."), thinks("Hm.", "Hello, Ada.")]]
@@ -56,7 +56,7 @@ async def test_agt_5_text_arrives_while_it_is_written(driver: Driver, url: str, 
     assert chat.answer["metadata"]["model"] == "test"
 
 
-async def test_agt_5_a_retried_attempt_replaces_what_it_had_shown(driver: Driver, url: str, env: Environment) -> None:
+async def test_agt_5_a_retry_replaces_the_partial_text(driver: Driver, url: str, env: Environment) -> None:
     gate = Gate(is_open=False)
     broken = ModelError("overloaded", "busy", retry_after=0.01)
     env.vendor.script = [
@@ -72,7 +72,7 @@ async def test_agt_5_a_retried_attempt_replaces_what_it_had_shown(driver: Driver
     assert not any("Once" in text and "There" in text for text in chat.texts_shown())
 
 
-async def test_api_1_one_chat_is_one_session_and_goes_on(
+async def test_api_1_all_messages_of_a_chat_go_to_one_session(
     driver: Driver, url: str, http: AsyncClient, env: Environment
 ) -> None:
     chat = await driver.open(url)
@@ -87,7 +87,7 @@ async def test_api_1_one_chat_is_one_session_and_goes_on(
     ]
 
 
-async def test_api_1_a_client_may_send_the_last_message_alone(driver: Driver, url: str, env: Environment) -> None:
+async def test_api_1_a_client_may_send_only_the_last_message(driver: Driver, url: str, env: Environment) -> None:
     chat = await driver.open(url, only_last=True)
     await chat.send("one")
     await chat.send("two")
@@ -103,7 +103,7 @@ async def test_ses_6_the_same_message_sent_twice_is_one_turn(driver: Driver, url
     assert len(env.vendor.requests) == 1
 
 
-async def test_ses_15_an_answer_that_is_kept_by_reference_is_told_whole(
+async def test_ses_15_an_answer_stored_by_reference_is_streamed_in_full(
     driver: Driver, url: str, env: Environment
 ) -> None:
     long = "word " * 4_000
@@ -138,7 +138,9 @@ async def test_agt_6_a_tool_call_is_shown_with_its_result(driver: Driver, url: s
     ]
 
 
-async def test_agt_7_a_tool_that_fails_shows_what_the_model_sees(driver: Driver, url: str, env: Environment) -> None:
+async def test_agt_7_a_failed_tool_call_shows_the_result_that_the_model_sees(
+    driver: Driver, url: str, env: Environment
+) -> None:
     async def fail(invocation: ToolInvocation) -> ToolResult:
         return ToolResult(outcome="look failed", content="no such file", status="error")
 
@@ -151,7 +153,7 @@ async def test_agt_7_a_tool_that_fails_shows_what_the_model_sees(driver: Driver,
     assert chat.status == "ready"
 
 
-async def test_ses_15_of_a_large_result_the_whole_is_where_the_excerpt_says(
+async def test_ses_15_the_excerpt_of_a_large_result_links_to_the_full_text(
     driver: Driver, url: str, http: AsyncClient, env: Environment
 ) -> None:
     async def read(invocation: ToolInvocation) -> ToolResult:
@@ -166,7 +168,7 @@ async def test_ses_15_of_a_large_result_the_whole_is_where_the_excerpt_says(
     assert (await http.get(call["output"]["blob"]["url"])).text == "line\n" * 5_000
 
 
-async def test_ses_7_a_message_that_joins_the_turn_is_shown_where_it_joined(
+async def test_ses_7_a_steering_message_is_shown_where_it_joined_the_turn(
     driver: Driver, url: str, http: AsyncClient, env: Environment
 ) -> None:
     env.tools.gate.close()
@@ -228,7 +230,7 @@ async def test_agt_8_an_approved_call_runs_in_the_same_message(
 async def test_agt_8_a_rejection_reaches_the_model_with_its_reason(
     driver: Driver, url: str, http: AsyncClient, env: Environment
 ) -> None:
-    """A call that was denied stays `approval-responded` for ever.
+    """A call that was denied stays `approval-responded` forever.
 
     Reported as vercel/ai#17136.
     """
@@ -244,7 +246,7 @@ async def test_agt_8_a_rejection_reaches_the_model_with_its_reason(
     assert [part.get("state") for part in reloaded.messages[1]["parts"] if "toolName" in part] == ["output-denied"]
 
 
-async def test_agt_8_large_arguments_are_shown_whole_before_anyone_decides(
+async def test_agt_8_large_arguments_are_shown_in_full_before_the_decision(
     driver: Driver, url: str, env: Environment
 ) -> None:
     mail = {"to": "bob", "text": "x" * 20_000}
@@ -255,7 +257,7 @@ async def test_agt_8_large_arguments_are_shown_whole_before_anyone_decides(
     assert [call.args for call in env.tools.calls] == [mail]
 
 
-async def test_agt_8_two_calls_are_decided_apart(driver: Driver, url: str, env: Environment) -> None:
+async def test_agt_8_two_calls_are_decided_separately(driver: Driver, url: str, env: Environment) -> None:
     chat, (first, second) = await awaiting(driver, url, env, {"to": "ann"}, {"to": "bob"})
     await chat.do("approve", id=first["id"], approved=True)
     assert tool_states(chat) == [("send_mail", "approval-responded"), ("send_mail", "approval-requested")]
@@ -265,7 +267,7 @@ async def test_agt_8_two_calls_are_decided_apart(driver: Driver, url: str, env: 
     assert [call.args for call in env.tools.calls] == [{"to": "ann"}]
 
 
-async def test_agt_8_one_decision_alone_goes_through_and_the_other_call_waits_on(
+async def test_agt_8_one_decision_is_applied_while_the_other_call_still_waits(
     driver: Driver, url: str, env: Environment
 ) -> None:
     chat, (first, second) = await awaiting(driver, url, env, {"to": "ann"}, {"to": "bob"})
@@ -277,7 +279,7 @@ async def test_agt_8_one_decision_alone_goes_through_and_the_other_call_waits_on
     assert [call.args for call in env.tools.calls] == [{"to": "ann"}, {"to": "bob"}]
 
 
-async def test_agt_8_a_page_that_comes_back_is_shown_what_waits(driver: Driver, url: str, env: Environment) -> None:
+async def test_agt_8_a_reloaded_page_shows_the_pending_calls(driver: Driver, url: str, env: Environment) -> None:
     chat, (approval,) = await awaiting(driver, url, env, {"to": "bob"})
     page = await driver.open(url, id=chat.id)
     await page.do("resume")
@@ -286,7 +288,7 @@ async def test_agt_8_a_page_that_comes_back_is_shown_what_waits(driver: Driver, 
     await page.until(lambda page: page.status == "ready" and page.text == "That was it.")
 
 
-async def test_agt_8_a_call_that_someone_else_has_decided_on_is_a_conflict(
+async def test_agt_8_deciding_a_call_that_was_decided_elsewhere_is_a_conflict(
     driver: Driver, url: str, env: Environment
 ) -> None:
     chat, (approval,) = await awaiting(driver, url, env, {"to": "bob"})
@@ -303,7 +305,7 @@ async def test_agt_8_a_call_that_someone_else_has_decided_on_is_a_conflict(
 # ---- coming back
 
 
-async def test_api_1_a_page_that_comes_back_is_shown_the_whole_running_turn_once(
+async def test_api_1_a_reloaded_page_shows_the_whole_running_turn_once(
     driver: Driver, url: str, env: Environment
 ) -> None:
     """A page that is reloaded in mid-answer lacks the text from before the reload.
@@ -328,7 +330,7 @@ async def test_api_1_a_page_that_comes_back_is_shown_the_whole_running_turn_once
     assert page.text == "I look.It is blue."
 
 
-async def test_api_1_a_client_that_lost_its_stream_resumes_without_repetition(
+async def test_api_1_a_client_resumes_a_lost_stream_without_repetition(
     driver: Driver, url: str, env: Environment
 ) -> None:
     gate = Gate(is_open=False)
@@ -346,7 +348,7 @@ async def test_api_1_a_client_that_lost_its_stream_resumes_without_repetition(
     assert [message["role"] for message in chat.messages] == ["user", "assistant"]
 
 
-async def test_api_1_a_gateway_that_is_restarted_in_mid_answer_is_resumed_as_documented(
+async def test_api_1_a_stream_resumes_after_a_gateway_restart_as_documented(
     driver: Driver, temporal: Client, env: Environment
 ) -> None:
     gate = Gate(is_open=False)
@@ -371,7 +373,7 @@ async def test_api_1_a_gateway_that_is_restarted_in_mid_answer_is_resumed_as_doc
     assert [message["role"] for message in chat.messages] == ["user", "assistant"]
 
 
-async def test_api_1_where_nothing_runs_there_is_nothing_to_resume(
+async def test_api_1_without_a_running_turn_there_is_no_stream_to_resume(
     driver: Driver, url: str, http: AsyncClient, env: Environment
 ) -> None:
     new = await driver.open(url)
@@ -387,7 +389,7 @@ async def test_api_1_where_nothing_runs_there_is_nothing_to_resume(
     assert (await http.get(f"/api/chat/{chat.id}/stream")).status_code == 204
 
 
-async def test_api_3_two_clients_of_a_turn_show_the_same(driver: Driver, url: str, env: Environment) -> None:
+async def test_api_3_two_clients_of_a_turn_show_the_same_message(driver: Driver, url: str, env: Environment) -> None:
     gate = Gate(is_open=False)
     env.vendor.script = [[words("It is"), gate, words(" blue."), says("It is blue.")]]
     chat = await driver.open(url)
@@ -405,7 +407,7 @@ async def test_api_3_two_clients_of_a_turn_show_the_same(driver: Driver, url: st
 # ---- waiting, stopping, failing
 
 
-async def test_ses_6_a_message_sent_meanwhile_waits_for_its_turn_and_is_then_streamed(
+async def test_ses_6_a_message_sent_during_a_turn_is_queued_and_then_streamed(
     driver: Driver, url: str, env: Environment
 ) -> None:
     gate = Gate(is_open=False)
@@ -423,7 +425,7 @@ async def test_ses_6_a_message_sent_meanwhile_waits_for_its_turn_and_is_then_str
     assert (chat.text, other.text) == ("One.", "Two.")
 
 
-async def test_ses_6_a_client_s_own_queue_is_sent_one_by_one(driver: Driver, url: str, env: Environment) -> None:
+async def test_ses_6_the_queue_of_a_client_is_sent_one_by_one(driver: Driver, url: str, env: Environment) -> None:
     gate = Gate(is_open=False)
     env.vendor.script = [[words("One"), gate, says("One.")], says("Two.")]
     chat = await driver.open(url, queue=True)
@@ -436,7 +438,7 @@ async def test_ses_6_a_client_s_own_queue_is_sent_one_by_one(driver: Driver, url
     assert chat.text == "Two."
 
 
-async def test_ses_8_a_message_that_was_taken_back_says_so(
+async def test_ses_8_a_withdrawn_message_ends_with_an_error_that_says_so(
     driver: Driver, url: str, http: AsyncClient, env: Environment
 ) -> None:
     gate = Gate(is_open=False)
@@ -454,7 +456,7 @@ async def test_ses_8_a_message_that_was_taken_back_says_so(
     await first
 
 
-async def test_ses_9_stop_ends_the_turn_for_all_who_watch_it(
+async def test_ses_9_a_stop_ends_the_turn_for_all_watchers(
     driver: Driver, url: str, http: AsyncClient, env: Environment
 ) -> None:
     gate = Gate(is_open=False)
@@ -476,7 +478,7 @@ async def test_ses_9_stop_ends_the_turn_for_all_who_watch_it(
     assert page.status == "ready"
 
 
-async def test_api_2_a_turn_that_fails_is_an_error_in_words_for_people(
+async def test_api_2_a_failed_turn_is_an_error_with_a_readable_message(
     driver: Driver, url: str, env: Environment
 ) -> None:
     env.vendor.script = [[words("I"), ModelError("auth", "the key is not accepted")]]
@@ -487,7 +489,7 @@ async def test_api_2_a_turn_that_fails_is_an_error_in_words_for_people(
     assert "the key is not accepted" in (chat.error or "")
 
 
-async def test_api_1_a_message_that_failed_is_answered_again_as_often_as_it_takes(
+async def test_api_1_a_failed_message_can_be_regenerated_until_it_succeeds(
     driver: Driver, url: str, env: Environment
 ) -> None:
     env.vendor.script = [ModelError("auth", "no key"), ModelError("auth", "still no key"), says("At last.")]
@@ -505,7 +507,7 @@ async def test_api_1_a_message_that_failed_is_answered_again_as_often_as_it_take
     assert len(env.vendor.requests) == 3
 
 
-async def test_ses_9_a_message_that_was_stopped_is_answered_again(
+async def test_ses_9_a_stopped_message_can_be_regenerated(
     driver: Driver, url: str, http: AsyncClient, env: Environment
 ) -> None:
     gate = Gate(is_open=False)
@@ -520,7 +522,7 @@ async def test_ses_9_a_message_that_was_stopped_is_answered_again(
 
 
 @pytest.mark.parametrize("names_it", [False, True])
-async def test_api_1_a_page_that_was_reloaded_has_a_stopped_answer_given_again(
+async def test_api_1_a_reloaded_page_can_regenerate_a_stopped_answer(
     driver: Driver, url: str, http: AsyncClient, env: Environment, names_it: bool
 ) -> None:
     gate = Gate(is_open=False)
@@ -528,7 +530,7 @@ async def test_api_1_a_page_that_was_reloaded_has_a_stopped_answer_given_again(
     chat = await driver.open(url)
     sending = chat.sending("hello")
     await chat.until_shows("Once")
-    page = await driver.open(url, id=chat.id)  # it holds nothing but what it is shown now
+    page = await driver.open(url, id=chat.id)  # it has only what it is sent now
     resuming = page.doing("resume")
     await page.until_shows("Once")
     await http.post(f"/workflow/{chat.id}/cancel", json={})
@@ -539,7 +541,7 @@ async def test_api_1_a_page_that_was_reloaded_has_a_stopped_answer_given_again(
     assert [turn.user_message for turn in await session_of(env, chat).idle(turns=2)] == ["hello", "hello"]
 
 
-async def test_api_1_past_messages_are_what_a_client_holds_that_has_seen_them_all(
+async def test_api_1_loaded_messages_equal_those_of_a_client_that_streamed_them(
     driver: Driver, url: str, http: AsyncClient, env: Environment
 ) -> None:
     env.vendor.script = [
@@ -582,14 +584,14 @@ def approvals_of(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def plain(message: dict[str, Any]) -> dict[str, Any]:
-    """A message without what only its client adds, or only the server knows."""
+    """Return a message without the fields that only the client or only the server has."""
     parts = [{name: value for name, value in part.items() if value is not None} for part in message["parts"]]
     metadata = dict(message.get("metadata", {})) if message["role"] == "assistant" else {}
     metadata.pop("processingTimeMs", None)  # after an error the client reads no further
     return {"id": message["id"], "role": message["role"], "metadata": metadata, "parts": parts}
 
 
-async def test_api_2_a_session_that_is_terminated_in_mid_turn_says_so(
+async def test_api_2_terminating_a_session_in_mid_turn_is_an_error_that_says_so(
     driver: Driver, url: str, env: Environment
 ) -> None:
     gate = Gate(is_open=False)
@@ -616,7 +618,7 @@ async def test_api_1_a_session_that_is_deleted_in_mid_turn_ends_its_streams(
     assert chat.id in (chat.error or "") or "terminated" in (chat.error or "")
 
 
-async def test_ses_14_a_turn_that_goes_on_in_a_new_run_is_one_answer(
+async def test_ses_14_a_turn_that_continues_in_a_new_run_is_one_message(
     driver: Driver, url: str, env: Environment
 ) -> None:
     env.vendor.script = [*[asks(("look", {"n": number}), text=f"{number} ") for number in range(6)], says("done")]
@@ -628,7 +630,7 @@ async def test_ses_14_a_turn_that_goes_on_in_a_new_run_is_one_answer(
     assert len(await session.histories()) > 1
 
 
-async def test_api_2_a_chat_whose_session_has_ended_takes_no_message(
+async def test_api_2_a_chat_with_an_ended_session_rejects_messages(
     driver: Driver, url: str, http: AsyncClient, env: Environment
 ) -> None:
     session = await env.start(SessionInput())

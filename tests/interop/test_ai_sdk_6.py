@@ -12,7 +12,7 @@ HEADERS = {"x-ai-sdk-version": "6"}
 
 
 @pytest.mark.parametrize("headers", [HEADERS, {}], ids=["says its version", "as it is"])
-async def test_api_1_version_6_is_answered_with_tools_and_a_second_prompt(
+async def test_api_1_version_6_runs_a_chat_with_tools_and_a_second_prompt(
     driver_6: Driver, url: str, env: Environment, headers: dict[str, str]
 ) -> None:
     env.vendor.script = [asks(("look", {"at": "x"})), says("Found it.")]
@@ -25,7 +25,7 @@ async def test_api_1_version_6_is_answered_with_tools_and_a_second_prompt(
 
 
 @pytest.mark.parametrize("headers", [HEADERS, {}], ids=["says its version", "as it is"])
-async def test_ses_9_a_stopped_turn_is_no_error_in_version_6(
+async def test_ses_9_a_stopped_turn_is_not_an_error_in_version_6(
     driver_6: Driver, url: str, http: AsyncClient, env: Environment, headers: dict[str, str]
 ) -> None:
     gate = Gate(is_open=False)
@@ -38,7 +38,7 @@ async def test_ses_9_a_stopped_turn_is_no_error_in_version_6(
     assert (chat.status, chat.error, chat.text) == ("ready", None, "Once upon")
 
 
-async def test_agt_8_version_6_decides_and_the_same_message_goes_on(
+async def test_agt_8_in_version_6_a_decision_continues_the_same_message(
     driver_6: Driver, url: str, env: Environment
 ) -> None:
     env.vendor.script = [asks(("pay", {"to": "me"})), says("Paid.")]
@@ -49,14 +49,14 @@ async def test_agt_8_version_6_decides_and_the_same_message_goes_on(
     await chat.do("approve", id=part["approval"]["id"], approved=True)
     await chat.until_shows("Paid.")
     assert chat.error is None
-    # A page that comes back is told of the call and not of who decided on it.
+    # A reloaded page gets the call, but not who decided on it.
     assert [part["state"] for part in chat.parts("dynamic-tool")] == ["output-available"]
 
 
-async def test_agt_8_version_6_shows_a_denied_call_as_denied(
+async def test_agt_8_in_version_6_a_denied_call_is_shown_as_denied(
     driver_6: Driver, url: str, http: AsyncClient, env: Environment
 ) -> None:
-    """A call that was denied stays `approval-responded` for ever.
+    """A call that was denied stays `approval-responded` forever.
 
     Reported as vercel/ai#17136.
     """
@@ -74,7 +74,7 @@ async def test_agt_8_version_6_shows_a_denied_call_as_denied(
     assert env.tools.calls == []
 
 
-async def test_ses_7_version_6_shows_a_message_that_joined_the_turn(
+async def test_ses_7_in_version_6_a_steering_message_is_shown(
     driver_6: Driver, url: str, http: AsyncClient, env: Environment
 ) -> None:
     env.vendor.gate.close()
@@ -91,7 +91,7 @@ async def test_ses_7_version_6_shows_a_message_that_joined_the_turn(
     assert joined["data"] == {"text": "and the weather?"}
 
 
-async def test_api_1_version_6_is_shown_an_answer_that_was_written_again_once_it_resumes(
+async def test_api_1_in_version_6_a_retried_answer_is_shown_after_resuming(
     driver_6: Driver, url: str, env: Environment
 ) -> None:
     first, second = Gate(is_open=False), Gate(is_open=False)

@@ -132,7 +132,7 @@ def suite_tools(env: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
     read_decisions = tasks.read_decisions
 
     def of_the_suite(calls: Any, responses: dict[str, Any]) -> Any:
-        """What the suite fills in is not of our form: it has a form of its own in mind."""
+        """The suite fills in a form of its own instead of ours."""
         decided = {
             key: {**response, "content": {"decision": "approve"}}
             for key, response in responses.items()

@@ -89,7 +89,7 @@ async def by_the_official_python_client(url: str, kill: Kill) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("complete_task", [by_the_extensions_own_package, by_the_official_python_client])
-async def test_tsk_6_a_task_outlives_gateway_and_worker_and_its_client_reads_the_result(
+async def test_tsk_6_a_task_survives_kills_of_gateway_and_worker(
     temporal: Client, tmp_path: Path, complete_task: Callable[[str, Kill], Awaitable[dict[str, Any]]]
 ):
     (tmp_path / "scripts").mkdir()

@@ -1,4 +1,4 @@
-"""The story that every provider has to get through: think, use a tool, answer, and go on from there."""
+"""The test that every provider must pass: think, use a tool, answer, and continue in a second turn."""
 
 from pathlib import Path
 from uuid import uuid4
@@ -50,7 +50,7 @@ async def read_and_remember(client: Client, model: str, workspace: Path) -> list
 
 
 def _check_steps(turn: ConversationMessage, *, is_priced: bool) -> None:
-    """Every step says what it used, the calls of all but the last have results, and the last one answers."""
+    """Check that every step has usage, every call has a result, and the last step answers."""
     *working, last = [step for step in turn.steps if isinstance(step, ModelStep)]
     calls = [call for step in working for call in step.tool_calls]
     assert working

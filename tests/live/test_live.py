@@ -1,4 +1,4 @@
-"""Real vendors, asked for real: a session with a thought and a tool for each (AGT-11).
+"""Real calls to the vendors: a session with thinking and a tool for each (AGT-11).
 
 Only `make test-live` runs this. It asks the vendors whose key is in the environment, for a few cents, and says of the
 others that they were left out:
@@ -31,12 +31,12 @@ def needs(*variables: str) -> pytest.MarkDecorator:
 @pytest.mark.parametrize(
     "model", [pytest.param(model, marks=needs(variable), id=model) for variable, model in VENDORS_MODELS.items()]
 )
-async def test_agt_11_a_vendor_s_model_thinks_uses_a_tool_and_goes_on_from_there(
+async def test_agt_11_a_vendors_model_thinks_uses_a_tool_and_continues(
     temporal: Client, model: str, tmp_path: Path
 ) -> None:
     assert has_thought(await read_and_remember(temporal, model, tmp_path))
 
 
 @needs(*CHAT)
-async def test_agt_11_an_endpoint_s_model_uses_a_tool_and_goes_on_from_there(temporal: Client, tmp_path: Path) -> None:
+async def test_agt_11_an_endpoints_model_uses_a_tool_and_continues(temporal: Client, tmp_path: Path) -> None:
     await read_and_remember(temporal, f"openai-chat:{os.environ['LIVE_CHAT_MODEL']}", tmp_path)

@@ -54,7 +54,7 @@ def evict(target: Session) -> None:
 
 
 def roomy(target: Session) -> Session:
-    """Let a session hold more than could be carried, so that paging shows."""
+    """Raise the limits of a session beyond what can be carried, so that paging is visible."""
     limits = target.config.limits.model_copy(update={"max_state_bytes": 100_000_000})
     target.config = target.config.model_copy(update={"limits": limits})
     return target

@@ -21,11 +21,11 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return script
 
 
-def test_api_6_a_program_that_is_not_on_the_path_is_named_by_its_path(program: Path) -> None:
+def test_api_6_a_program_that_is_not_on_the_path_is_given_by_its_path(program: Path) -> None:
     assert command_line("chat", "--session", "a b") == ".venv/bin/turnkeeper chat --session 'a b'"
 
 
-def test_api_6_a_program_outside_of_the_folder_is_named_by_its_whole_path(
+def test_api_6_a_program_outside_of_the_folder_is_given_by_its_full_path(
     program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere = tmp_path / "elsewhere"
@@ -36,7 +36,7 @@ def test_api_6_a_program_outside_of_the_folder_is_named_by_its_whole_path(
     assert command_line("chat") == "./turnkeeper chat"
 
 
-def test_api_6_a_program_that_the_shell_finds_is_named_by_its_name(
+def test_api_6_a_program_that_the_shell_finds_is_given_by_its_name(
     program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     linked = tmp_path / "tools"
@@ -46,7 +46,7 @@ def test_api_6_a_program_that_the_shell_finds_is_named_by_its_name(
     assert command_line("up") == "turnkeeper up"
 
 
-def test_api_6_another_installation_on_the_path_is_not_taken_for_this_one(
+def test_api_6_another_installation_on_the_path_is_not_mistaken_for_this_one(
     program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = tmp_path / "other" / "turnkeeper"
@@ -56,7 +56,7 @@ def test_api_6_another_installation_on_the_path_is_not_taken_for_this_one(
     assert command_line("up") == ".venv/bin/turnkeeper up"
 
 
-def test_api_6_where_no_script_is_installed_the_module_is_run(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_api_6_without_an_installed_script_the_module_is_run(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program.unlink()
     monkeypatch.setattr(sys, "argv", ["pytest"])
     assert command_line("up") == f"{sys.executable} -m {MODULE} up"

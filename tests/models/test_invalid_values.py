@@ -58,13 +58,13 @@ class Everything(Strict):
         ("choice", "z", 'must be "a", "b" or "c"'),
     ],
 )
-def test_api_2_a_value_that_is_refused_is_refused_in_words(field: str, value: Any, reason: str) -> None:
+def test_api_2_the_rejection_of_a_value_is_a_sentence(field: str, value: Any, reason: str) -> None:
     with pytest.raises(ValidationError) as refused:
         Everything.model_validate({field: value})
     assert [(error["loc"], reason_of(error)) for error in refused.value.errors()] == [((field,), reason)]
 
 
-def test_api_2_a_role_that_there_is_not_is_answered_with_those_there_are() -> None:
+def test_api_2_the_rejection_of_an_unknown_role_lists_the_roles() -> None:
     with pytest.raises(ValidationError) as refused:
         Everything.model_validate({"messages": [{"role": "system"}, {}]})
     assert [reason_of(error) for error in refused.value.errors()] == [
@@ -73,7 +73,7 @@ def test_api_2_a_role_that_there_is_not_is_answered_with_those_there_are() -> No
     ]
 
 
-def test_api_2_an_unknown_field_is_answered_with_those_there_are_and_every_other_wrong_one_is_named() -> None:
+def test_api_2_an_unknown_field_is_answered_with_the_known_ones_and_all_other_errors() -> None:
     with pytest.raises(ValidationError) as refused:
         StartSession.model_validate({"id": "a b", "limits": {"max_steps": 0, "steps": 1}, "mood": "good"})
     reasons = {error["loc"]: reason_of(error) for error in refused.value.errors()}
@@ -85,7 +85,7 @@ def test_api_2_an_unknown_field_is_answered_with_those_there_are_and_every_other
     }
 
 
-def test_api_2_a_sentence_names_what_is_missing() -> None:
+def test_api_2_the_error_for_a_missing_field_names_it() -> None:
     with pytest.raises(ValidationError) as refused:
         SendPrompt.model_validate({"text": "Hi"})
     assert (

@@ -18,7 +18,7 @@ from turnkeeper.models.ids import KNOWN_PROVIDERS, split_model
         ("offline:" + "x" * 128, ("offline", "x" * 128)),
     ],
 )
-def test_agt_4_a_model_is_a_provider_and_its_own_name_for_the_model(model: str, parts: tuple[str, str]) -> None:
+def test_agt_4_a_model_name_is_a_provider_and_the_providers_own_name(model: str, parts: tuple[str, str]) -> None:
     assert split_model(model) == parts
 
 
@@ -27,7 +27,7 @@ def test_agt_4_a_model_is_a_provider_and_its_own_name_for_the_model(model: str, 
     ["", "offline", ":", ":x", "Offline:", " offline:", "nobody:x", "\ud800:x"]
     + [f"offline:{name}" for name in ("a b", "a\n", "ü", "x" * 129)],
 )
-def test_agt_4_a_malformed_or_unknown_model_is_refused_with_field_and_value(model: str) -> None:
+def test_agt_4_a_malformed_or_unknown_model_is_rejected_with_field_and_value(model: str) -> None:
     with pytest.raises(RejectedError) as refused:
         split_model(model)
     assert (refused.value.reason, refused.value.field) == ("invalid", "model")
@@ -35,7 +35,7 @@ def test_agt_4_a_malformed_or_unknown_model_is_refused_with_field_and_value(mode
     assert refused.value.message.isascii()
 
 
-def test_agt_4_the_refusal_of_an_unknown_provider_names_every_known_one() -> None:
+def test_agt_4_the_error_for_an_unknown_provider_lists_the_known_ones() -> None:
     with pytest.raises(RejectedError) as refused:
         split_model("nobody:x")
     assert f" the providers {', '.join(KNOWN_PROVIDERS)};" in refused.value.message

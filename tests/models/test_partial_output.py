@@ -51,7 +51,7 @@ def ends_with(received: PartialOutput | None, snapshot: PartialOutput) -> bool:
 
 
 @given(st.lists(attempts(), min_size=1, max_size=3), st.data())
-def test_agt_5_growths_in_order_give_the_latest_snapshot_whichever_were_left_out(
+def test_agt_5_increments_give_the_latest_snapshot_even_if_some_are_skipped(
     of_attempts: list[list[PartialOutput]], data: st.DataObject
 ) -> None:
     all_snapshots = [
@@ -70,7 +70,7 @@ def test_agt_5_growths_in_order_give_the_latest_snapshot_whichever_were_left_out
 
 
 @given(attempts())
-def test_agt_5_a_later_snapshot_of_an_answer_supersedes_every_earlier_one_and_none_itself(
+def test_agt_5_a_later_snapshot_supersedes_all_earlier_ones_but_not_itself(
     snapshots: list[PartialOutput],
 ) -> None:
     for earlier, later in pairwise(snapshots):

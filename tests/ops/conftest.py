@@ -1,4 +1,4 @@
-"""What the tests of the stack share: a working directory of their own, and waits that end."""
+"""Fixtures of the stack's tests: a separate working directory, and waits with a limit."""
 
 import asyncio
 import os

@@ -42,7 +42,7 @@ def test_api_4_a_key_is_created_printed_once_listed_and_revoked() -> None:
     assert "revoked 20" in keys("list").stdout
 
 
-async def test_api_4_who_created_and_revoked_a_key_stands_in_the_audit_of_its_tenant() -> None:
+async def test_api_4_the_audit_of_a_tenant_records_who_created_and_revoked_a_key() -> None:
     created = json.loads((await asyncio.to_thread(keys, "create", "--tenant", "acme", "--json")).stdout)
     await asyncio.to_thread(keys, "revoke", created["id"])
     async with Stores.of(load_settings()) as stores:
@@ -54,7 +54,7 @@ async def test_api_4_who_created_and_revoked_a_key_stands_in_the_audit_of_its_te
     ]
 
 
-def test_api_4_a_key_that_the_audit_can_not_have_is_neither_created_nor_revoked(
+def test_api_4_a_key_that_cannot_be_audited_is_neither_created_nor_revoked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     key_id, _ = parse_key(keys("create").stdout.strip())
@@ -71,7 +71,7 @@ def test_api_4_a_key_that_the_audit_can_not_have_is_neither_created_nor_revoked(
     assert "does not expire" in line
 
 
-async def test_api_4_a_missing_key_is_known_before_the_first_request(
+async def test_api_4_a_missing_key_is_detected_before_the_first_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert await lacks_key(load_settings()) is False
@@ -87,7 +87,7 @@ async def test_api_4_a_missing_key_is_known_before_the_first_request(
     assert "keys create --role admin" in finding.fix
 
 
-def test_api_4_with_json_every_key_is_an_object_a_line() -> None:
+def test_api_4_with_json_every_key_is_printed_as_one_object_per_line() -> None:
     created = json.loads(keys("create", "--json").stdout)
     assert parse_key(created.pop("key"))[0] == created["id"]
     assert datetime.fromisoformat(created["created_at"]) <= datetime.now(UTC)
@@ -104,13 +104,13 @@ def test_api_4_with_json_every_key_is_an_object_a_line() -> None:
         (["create", "--role", "root"], "use one of reader, writer, approver, admin"),
         (["create", "--tenant", "Acme"], "is not a tenant's name"),
         (["create", "--user", "a|b"], "is not a user's name"),
-        (["create", "--expires", "soon"], "is neither hours or days"),
+        (["create", "--expires", "soon"], "must be a duration (12h, 90d)"),
         (["create", "--expires", "2020-01-01"], "is in the past"),
         (["create", "--expires", "0d"], "is in the past"),
         (["revoke", "0123456789abcdef"], "There is no key"),
     ],
 )
-def test_api_4_what_is_wrong_with_an_option_is_a_sentence(arguments: list[str], reason: str) -> None:
+def test_api_4_an_invalid_option_is_explained_in_a_sentence(arguments: list[str], reason: str) -> None:
     result = keys(*arguments)
     assert result.exit_code == 1
     assert reason in result.stderr

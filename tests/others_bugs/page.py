@@ -31,7 +31,7 @@ is made from the tests' docstrings: `python -m tests.others_bugs.page`.
 
 
 def page(tests: Iterable[NamedTest]) -> str:
-    """Return the page about those of the tests that name reports, in their order.
+    """Return the page about the tests that name reports, in their order.
 
     Raises:
         ValueError: A docstring names reports in another form.

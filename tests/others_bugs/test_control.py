@@ -35,7 +35,7 @@ async def decide(http: AsyncClient, session: DrivenSession, pending: dict[str, A
 
 
 async def pending_mail(env: Environment, http: AsyncClient, session: DrivenSession) -> dict[str, Any]:
-    """Let the session wait for a decision; return what is to be decided."""
+    """Bring the session to a pending approval; return it."""
     env.vendor.script = [asks(("send_mail", {}))]
     await session.prompt("send a mail")
     await session.until(lambda state: state.status == "awaiting_approval", turns=1)
@@ -44,7 +44,7 @@ async def pending_mail(env: Environment, http: AsyncClient, session: DrivenSessi
 
 
 async def test_agt_8_a_stop_while_an_approval_is_open_frees_the_session(temporal: Client) -> None:
-    """A run is cancelled while an approval is open, and the conversation refuses every message for ever.
+    """A run is cancelled while an approval is open, and the conversation rejects every message forever.
 
     Reported as letta#3176, lettabot#127, lettabot#478, lettabot#479.
     """
@@ -79,7 +79,7 @@ async def test_agt_8_a_stop_while_an_approval_is_open_frees_the_session(temporal
         assert [call.call_id for call in env.tools.calls] == [approved["call_id"]]
 
 
-async def test_ses_9_a_stop_leaves_the_result_of_a_finished_call(temporal: Client) -> None:
+async def test_ses_9_a_stop_keeps_the_result_of_a_finished_call(temporal: Client) -> None:
     """A stop while tools run tells the model that a call which had finished was not completed.
 
     Reported as EvoScientist#489.
@@ -110,7 +110,7 @@ async def test_ses_9_a_stop_leaves_the_result_of_a_finished_call(temporal: Clien
         finished.open()
 
 
-async def test_ses_14_updates_outlive_the_runs_they_arrive_in(temporal: Client) -> None:
+async def test_ses_14_updates_survive_the_runs_they_arrive_in(temporal: Client) -> None:
     """Updates vanish, or fail, where the workflow continues as new.
 
     Reported as temporalio/features#467, temporalio/sdk-python#1708.

@@ -90,7 +90,7 @@ async def conversation(temporal: Client, request: pytest.FixtureRequest) -> Asyn
 
 
 def test_agt_3_call_ids_that_repeat_in_every_step_are_unique(conversation: LongConversation) -> None:
-    """A vendor numbers call ids anew in each round: calls are dropped, results orphaned, and the chat is dead.
+    """A vendor restarts its call ids in each round: calls are dropped, results orphaned, and the chat is dead.
 
     Reported as open-webui#28305.
     """
@@ -139,7 +139,7 @@ async def session_on(
 
 
 @pytest.mark.parametrize("api", WIRES)
-async def test_agt_3_cut_arguments_are_not_run_and_go_back_as_json(temporal: Client, api: str) -> None:
+async def test_agt_3_truncated_arguments_are_not_run_and_are_sent_back_as_json(temporal: Client, api: str) -> None:
     """A router says `tool_calls` for an answer that was cut: half of a file is written, or each later request refused.
 
     Reported as hermes-agent#7680, DSpark#55, truehot/LMLocal#8.
@@ -163,7 +163,7 @@ SIGNATURE = "messages.1.content.0: Invalid `signature` in `thinking` block"
 
 
 @pytest.mark.parametrize("words", [MODIFIED, SIGNATURE], ids=["modified", "signature"])
-async def test_agt_9_thinking_of_a_model_that_changed_is_dropped_once(temporal: Client, words: str) -> None:
+async def test_agt_9_thinking_of_a_changed_model_is_dropped_once(temporal: Client, words: str) -> None:
     """A vendor changes the model under a session and refuses its old thinking in each request: the session is dead.
 
     Reported as claude-code#63229, claude-code#63293, hermes-agent#17861, hermes-agent#43667, copilot-cli#3407.
@@ -201,8 +201,10 @@ async def test_agt_9_thinking_of_a_model_that_changed_is_dropped_once(temporal: 
 
 
 @pytest.mark.parametrize("max_messages", [2, 4])
-async def test_ctx_5_a_window_below_what_must_stay_costs_few_requests(temporal: Client, max_messages: int) -> None:
-    """A window that is smaller than what must stay is condensed for ever.
+async def test_ctx_5_a_window_below_the_mandatory_messages_costs_few_requests(
+    temporal: Client, max_messages: int
+) -> None:
+    """A window smaller than the messages that must stay is condensed forever.
 
     Reported as OpenHands#10873, software-agent-sdk#1073, software-agent-sdk#2034.
     """
@@ -266,7 +268,7 @@ async def panorama() -> CallToolResult:
 
 
 @pytest.mark.parametrize("api", WIRES)
-async def test_agt_4_an_image_of_too_many_pixels_is_left_out(temporal: Client, api: str) -> None:
+async def test_agt_4_an_image_with_too_many_pixels_is_left_out(temporal: Client, api: str) -> None:
     """An image of few bytes and 10,000 pixels is in the conversation, and the vendor refuses each later request.
 
     Reported as hermes-agent#25837, hermes-agent#37677.
@@ -299,8 +301,8 @@ TOO_LARGE = Reply.error(
 )
 
 
-async def test_agt_4_images_that_pile_up_stop_no_prompt(temporal: Client) -> None:
-    """Images pile up until each request is over the vendor's size: 413 for ever, though the tokens are few.
+async def test_agt_4_accumulated_images_do_not_block_prompts(temporal: Client) -> None:
+    """Images pile up until each request is over the vendor's size: 413 forever, despite few tokens.
 
     Reported as code-yeongyu/senpi#302.
     """

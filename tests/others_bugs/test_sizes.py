@@ -1,4 +1,4 @@
-"""What is too large for Temporal is bounded and said, and never wedges a session: SES-15, SES-16, CTX-16, AGT-2."""
+"""Data too large for Temporal is cut and marked, and never blocks a session: SES-15, SES-16, CTX-16, AGT-2."""
 
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
@@ -16,7 +16,7 @@ ANSWERS: list[tuple[ModelResponse, str | None]] = [
     (asks(*[("look", {"text": HUGE[:300_000]})] * 20), "too_large"),
     (asks(*[("look", {"text": HUGE[:300_000]})] * 3), None),
 ]
-"""What a model writes, and the error of the turn."""
+"""A model's answer, and the error of the turn."""
 
 
 async def check_histories(session: DrivenSession, *, max_bytes: int) -> None:
@@ -26,8 +26,8 @@ async def check_histories(session: DrivenSession, *, max_bytes: int) -> None:
     assert sum(len(event.SerializeToString()) for event in events) < max_bytes
 
 
-async def test_ses_16_oversized_arguments_and_answers_end_no_session(temporal: Client) -> None:
-    """Arguments of an activity beyond Temporal's limit fail the workflow task for ever.
+async def test_ses_16_oversized_arguments_and_answers_do_not_end_a_session(temporal: Client) -> None:
+    """Arguments of an activity beyond Temporal's limit fail the workflow task forever.
 
     Reported as pydantic-ai#7164, temporalio/sdk-java#2860.
     """

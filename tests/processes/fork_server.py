@@ -97,7 +97,7 @@ def main() -> None:
 
 
 def reap(*_: object) -> None:
-    """Take the exit codes of all that has ended, so that what it cost is counted as ours."""
+    """Collect the exit codes of all ended processes, so that their CPU time counts as ours."""
     process = -1
     with suppress(ChildProcessError):
         while process != 0:
@@ -149,7 +149,7 @@ def fork_and_wait(request: ForkRequest, descriptors: list[int]) -> ForkRequest:
 
 
 def become(request: ForkRequest, inherited: list[int]) -> None:
-    """Take the descriptors, environment, folder and umask of the request."""
+    """Adopt the descriptors, environment, folder and umask of the request."""
     if request["terminal"]:
         os.setsid()
     # Out of the way of each other first.

@@ -44,7 +44,7 @@ def main(parent: int, command: list[str]) -> None:
 
 
 def send_request(server: socket.socket, arguments: list[str]) -> None:
-    """Ask for a process with our environment, folder and umask, and what we have inherited under the same numbers."""
+    """Request a process with our environment, folder, umask and inherited descriptors under the same numbers."""
     umask = os.umask(0)
     os.umask(umask)
     descriptors = [number for number in map(int, os.listdir("/proc/self/fd")) if is_inherited(number)]

@@ -20,7 +20,7 @@ assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 """
 
 
-async def test_a_command_on_a_terminal_hears_ctrl_c_even_if_the_test_run_ignores_it(tmp_path: Path) -> None:
+async def test_a_command_on_a_terminal_receives_ctrl_c_even_if_the_test_run_ignores_it(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         async with terminal_with(["cat"], env=plain_env(), cwd=tmp_path) as terminal:
@@ -30,6 +30,6 @@ async def test_a_command_on_a_terminal_hears_ctrl_c_even_if_the_test_run_ignores
         signal.signal(signal.SIGINT, before)
 
 
-async def test_a_forked_command_on_a_terminal_hears_ctrl_c_even_if_the_test_run_ignores_it() -> None:
+async def test_a_forked_command_on_a_terminal_receives_ctrl_c_if_the_test_run_ignores_it() -> None:
     process = await fork("tests.processes.script", FORKED_BY_A_RUN_THAT_IGNORES_CTRL_C, env=os.environ, cwd=ROOT)
     assert await process.wait() == 0

@@ -1,7 +1,7 @@
-"""Record the histories of all stories, or of those named: `python -m tests.replay.record [STORY ...]`.
+"""Record the histories of all stories, or of the named ones: `python -m tests.replay.record [STORY ...]`.
 
-Until version 0.1.0 is published, histories are recorded anew when the workflow's commands change; from then on, one set
-stays for each published version. They are never edited: an invented one lacks the SDK's own marks and would let a
+Until version 0.1.0 is published, histories are updated when the workflow's commands change; from then on, one set
+is kept for each published version. They are never edited: an invented one lacks the SDK's own marks and would let a
 renamed activity pass.
 """
 

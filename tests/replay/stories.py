@@ -1,4 +1,4 @@
-"""The stories whose histories are kept: each drives a session on a real server, from its start to where it is told."""
+"""The stories with recorded histories: each drives a session on a real server from its start to a given point."""
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -275,7 +275,7 @@ async def approved(env: Environment) -> DrivenSession:
     session = await env.start(SessionInput.model_validate({"limits": {"max_history_events": 50}}))
     await session.prompt("write to them")
     await session.awaited_approvals(3)
-    for number in range(60):  # while it waits, the session goes on in a new run
+    for number in range(60):  # while it waits, the session continues in a new run
         await session.prompt(f"and then, {number}?")
     await session.until(lambda s: s.revision >= 66)  # waiting in the queue, or rejected
     mail, post, _ = await session.awaited_approvals(3)
@@ -465,7 +465,7 @@ async def task(env: Environment) -> DrivenSession:
 
 
 def _delegating(request: ModelRequest) -> ModelResponse:
-    """Have everything done by a task, which does what its description says."""
+    """Delegate everything to a task, which does what its description says."""
     prompt, has_results = last_user_message(request), request.messages[-1].role == "tool"
     is_task = any(tool.name == "report_progress" for tool in request.head.tools)
     if has_results:

@@ -40,7 +40,7 @@ def replayer(runner: WorkflowRunner | None = None) -> Replayer:
     )
 
 
-def test_ses_19_every_story_has_a_recorded_history() -> None:
+def test_ses_19_every_scenario_has_a_recorded_history() -> None:
     assert {path.name.split(".")[0] for path in RECORDED} == set(STORIES)
     assert len([path for path in RECORDED if path.name.startswith("continued_as_new")]) > 1
 
@@ -59,7 +59,7 @@ async def test_ses_19_every_recorded_history_replays() -> None:
     assert len(names) == len(RECORDED)
 
 
-async def test_ses_19_a_renamed_activity_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ses_19_a_renamed_activity_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     defined = ToolActivities.call_tool.__temporal_activity_definition  # type: ignore[attr-defined]
     renamed = dataclasses.replace(defined, name="run_tool")
     monkeypatch.setattr(ToolActivities.call_tool, "__temporal_activity_definition", renamed)
@@ -67,7 +67,7 @@ async def test_ses_19_a_renamed_activity_is_caught(monkeypatch: pytest.MonkeyPat
         await replayer().replay_workflow(history(HISTORIES / "tool_calls.json.gz"))
 
 
-async def test_ses_19_a_changed_order_of_commands_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ses_19_a_changed_order_of_commands_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("turnkeeper.workflows.turn.offered_tools.OfferedTools.load_if_due", _nothing)
     with pytest.raises(NondeterminismError):
         await replayer().replay_workflow(history(HISTORIES / "one_turn.json.gz"))

@@ -20,7 +20,7 @@ SCALED = {
 
 
 @pytest.mark.parametrize("name", STORIES)
-async def test_ops_10_every_story_passes_on_a_server_with_tiny_limits(
+async def test_ops_10_every_scenario_passes_on_a_server_with_tiny_limits(
     tiny_temporal: Client, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr("turnkeeper.models.session.archive.archive_health.FIRST_PAUSE", timedelta(seconds=0.2))

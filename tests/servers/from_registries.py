@@ -1,4 +1,4 @@
-"""Tool servers that nobody here wrote, fetched from their registries into a folder that later runs find again."""
+"""Third-party tool servers, installed from their registries into a folder that later runs reuse."""
 
 import shutil
 import subprocess
@@ -10,7 +10,7 @@ TIME = "mcp-server-time==2026.10.19"
 """Anthropic's reference server of the time, in Python, by the SDK we use too: the newest protocol."""
 
 BESIDE_TIME = ["tzdata==2026.6", "tzlocal==5.4.5"]
-"""What it needs and we don't. The rest of it is the SDK, which we have."""
+"""Its dependencies that we don't have; the SDK is installed already."""
 
 EVERYTHING = "@modelcontextprotocol/server-everything@2026.8.31"
 """The reference server of all that MCP has, in TypeScript: another SDK, an older protocol, stdio and HTTP."""

@@ -50,7 +50,7 @@ class PostgreSQL:
     """One server. It refuses to be root's: then it is run as `postgres` or, without such a user, as `nobody`."""
 
     def __init__(self, programs: Path, folder: Path) -> None:
-        """Have the files of a server without databases in `folder`, which becomes its user's."""
+        """Create the files of a server without databases in `folder`, which its user then owns."""
         self._programs = programs
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None

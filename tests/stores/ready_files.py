@@ -18,7 +18,7 @@ create_empty_file = sqlite._create
 
 
 def make_files_with_tables() -> None:
-    """Let this process make SQLite files as a copy of one that it migrates once."""
+    """Create this process's SQLite files as copies of one that is migrated once."""
     sqlite._create = create_file_with_tables
 
 

@@ -23,7 +23,7 @@ async def lose_a_cancellation(*_: object) -> None:
     await asyncio.Event().wait()
 
 
-async def test_ops_2_a_task_that_goes_on_after_a_cancellation_is_cancelled_again() -> None:
+async def test_ops_2_a_task_that_ignores_a_cancellation_is_cancelled_again() -> None:
     tasks = [asyncio.create_task(work) for work in (lose_a_cancellation(), asyncio.Event().wait(), run_other_tasks())]
     await run_other_tasks(3)
     async with asyncio.timeout(BOUND):
@@ -31,11 +31,11 @@ async def test_ops_2_a_task_that_goes_on_after_a_cancellation_is_cancelled_again
     assert [task.cancelled() for task in tasks] == [True, True, False]
 
 
-async def test_ops_2_nothing_to_cancel_is_no_wait() -> None:
+async def test_ops_2_cancelling_no_tasks_returns_at_once() -> None:
     await cancel_until_done([])
 
 
-async def test_ops_2_agt_5_a_gateway_stops_although_the_way_to_partial_output_loses_its_cancellation() -> None:
+async def test_ops_2_agt_5_a_gateway_stops_even_if_a_reader_ignores_its_cancellation() -> None:
     followed = FollowedSessions(lose_a_cancellation)
     async with followed.following("left"):
         await run_other_tasks()

@@ -33,9 +33,7 @@ def emptied(server: PostgreSQL) -> Iterator[PostgreSQL]:
     server.run_sql("DROP ROLE turnkeeper")
 
 
-async def test_ops_5_the_job_makes_the_archive_s_database_and_run_again_changes_the_password_only(
-    emptied: PostgreSQL, monkeypatch
-):
+async def test_ops_5_running_the_archive_job_again_changes_only_the_password(emptied: PostgreSQL, monkeypatch):
     for variable in [name for name in os.environ if name.startswith("PG")]:
         monkeypatch.delenv(variable)
     for password, count in (("it's $1 @/%:\"", 2), ("another", 4)):

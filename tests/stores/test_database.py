@@ -84,7 +84,7 @@ async def nothing_stays_behind(hanging: Hanging) -> None:
     assert open_files(hanging.folder) == []
 
 
-async def test_ses_15_a_use_leaves_few_threads_and_the_end_none(tmp_path: Path):
+async def test_ses_15_a_database_uses_few_threads_and_none_after_it_is_closed(tmp_path: Path):
     database = Database.of_file(tmp_path / "archive.db")
     await asyncio.gather(*(Blobs(database).put("s1", [f"{number}"]) for number in range(30)))
     assert 0 < len(threads()) <= MAX_OPERATIONS
@@ -95,7 +95,7 @@ async def test_ses_15_a_use_leaves_few_threads_and_the_end_none(tmp_path: Path):
 
 
 @pytest.mark.parametrize("transact", [Database.read, Database.write])
-async def test_ses_15_a_database_that_hangs_is_given_up_in_time_and_serves_again_when_it_goes_on(
+async def test_ses_15_a_hanging_database_times_out_and_works_again_later(
     hanging: Hanging, monkeypatch, transact: Callable
 ):
     monkeypatch.setattr(module, "OPERATION_SECONDS", 0.3)
@@ -107,7 +107,7 @@ async def test_ses_15_a_database_that_hangs_is_given_up_in_time_and_serves_again
     await Blobs(hanging.database).put("s1", ["whole"])
 
 
-async def test_ses_15_no_more_than_a_few_threads_wait_for_a_database_that_hangs(hanging: Hanging, monkeypatch):
+async def test_ses_15_at_most_a_few_threads_wait_for_a_hanging_database(hanging: Hanging, monkeypatch):
     monkeypatch.setattr(module, "OPERATION_SECONDS", 0.3)
 
     def hang(connection: Connection) -> None:
@@ -122,7 +122,7 @@ async def test_ses_15_no_more_than_a_few_threads_wait_for_a_database_that_hangs(
     assert await Archive(hanging.database).count("s1") == 0
 
 
-async def test_ses_15_a_caller_that_is_cancelled_waits_for_nothing_and_leaves_nothing(hanging: Hanging):
+async def test_ses_15_a_cancelled_caller_returns_at_once_and_writes_nothing(hanging: Hanging):
     writing = asyncio.create_task(hanging.database.write(hanging.hang))
     assert await asyncio.to_thread(hanging.entered.wait, BOUND)
     writing.cancel()
@@ -132,7 +132,7 @@ async def test_ses_15_a_caller_that_is_cancelled_waits_for_nothing_and_leaves_no
     assert await Blobs(hanging.database).get("s1", ["half"]) == {}
 
 
-async def test_ses_15_what_fails_half_way_leaves_nothing(database: Database):
+async def test_ses_15_a_write_that_fails_half_way_is_rolled_back(database: Database):
     def write_half(connection: Connection) -> None:
         connection.execute(insert(BLOBS).values(session_id="s1", hash="half", content=b""))
         raise LookupError
@@ -142,7 +142,7 @@ async def test_ses_15_what_fails_half_way_leaves_nothing(database: Database):
     assert await Blobs(database).get("s1", ["half"]) == {}
 
 
-async def test_ses_15_a_failure_tells_no_path_no_sql_and_no_text_not_even_in_its_traceback(tmp_path: Path):
+async def test_ses_15_an_error_shows_no_path_no_sql_and_no_text_even_in_its_traceback(tmp_path: Path):
     database = Database.of_file(tmp_path / "archive.db")
     await Archive(database).count("s1")
     (tmp_path / "archive.db").write_bytes(b"")
@@ -155,7 +155,7 @@ async def test_ses_15_a_failure_tells_no_path_no_sql_and_no_text_not_even_in_its
     assert not [word for word in ("INSERT", secret, hash_of(secret), str(tmp_path)) if word in text]
 
 
-async def test_ses_15_a_database_that_was_closed_can_be_used_again(database: Database):
+async def test_ses_15_a_closed_database_can_be_used_again(database: Database):
     await Archive(database).put_turns("s1", turns(1, 1))
     await database.close()
     assert await Archive(database).count("s1") == 1
@@ -175,13 +175,13 @@ async def test_ses_15_a_database_that_was_closed_can_be_used_again(database: Dat
         "",
     ],
 )
-def test_ses_15_a_url_of_no_store_is_refused_and_not_repeated(url: str):
+def test_ses_15_an_invalid_store_url_is_rejected_and_not_repeated(url: str):
     with pytest.raises(ValueError, match="URL") as refused:
         Database(url)
     assert "hunter2" not in "".join(traceback.format_exception(refused.value))
 
 
-def test_ses_15_postgresql_without_its_driver_says_what_to_install(monkeypatch):
+def test_ses_15_postgresql_without_its_driver_names_the_package_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "asyncpg", None)
     with pytest.raises(ValueError, match=r"install turnkeeper\[postgres\]"):
         Database("postgresql://user:hunter2@host/name")

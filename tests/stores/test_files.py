@@ -41,9 +41,7 @@ def mounted(folder: Path, options: str) -> Iterator[None]:
         subprocess.run(["umount", folder], check=True)
 
 
-async def test_ses_15_nothing_is_there_before_the_first_use_and_then_it_is_its_owner_s_alone(
-    archive: Archive, file: Path
-):
+async def test_ses_15_files_are_created_at_first_use_and_are_private(archive: Archive, file: Path):
     assert not file.parent.exists()
     assert await archive.count("s1") == 0
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -51,12 +49,12 @@ async def test_ses_15_nothing_is_there_before_the_first_use_and_then_it_is_its_o
 
 
 @pytest.mark.parametrize("name", ["a b?c=d#e%20f.db", "ü'\".db"])
-async def test_ses_15_any_file_name_will_do(tmp_path: Path, name: str):
+async def test_ses_15_any_file_name_works(tmp_path: Path, name: str):
     await Archive(Database.of_file(tmp_path / name)).put_turns("s1", turns(1, 2))
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-async def test_ses_15_a_relative_path_starts_where_the_process_was_started(tmp_path: Path, monkeypatch):
+async def test_ses_15_a_relative_path_is_relative_to_the_starting_directory(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     archive = Archive(Database("sqlite:///archive.db"))
     monkeypatch.chdir("/")
@@ -64,14 +62,14 @@ async def test_ses_15_a_relative_path_starts_where_the_process_was_started(tmp_p
     assert (tmp_path / "archive.db").exists()
 
 
-async def test_ses_15_a_use_leaves_one_file_that_can_be_copied(archive: Archive, file: Path, tmp_path: Path):
+async def test_ses_15_a_closed_store_is_one_file_that_can_be_copied(archive: Archive, file: Path, tmp_path: Path):
     await archive.put_turns("s1", turns(1, 3))
     assert [path.name for path in file.parent.iterdir()] == [file.name]
     shutil.copy(file, tmp_path / "copy.db")
     assert await Archive(Database.of_file(tmp_path / "copy.db")).count("s1") == 3
 
 
-async def test_ses_15_a_file_that_is_away_is_an_error_until_it_is_back(archive: Archive, file: Path, tmp_path: Path):
+async def test_ses_15_a_missing_file_is_an_error_until_it_is_back(archive: Archive, file: Path, tmp_path: Path):
     await archive.put_turns("s1", turns(1, 3))
     file.rename(tmp_path / "away")
     for attempt in (archive.count("s1"), archive.put_turns("s1", turns(4, 4))):
@@ -83,7 +81,7 @@ async def test_ses_15_a_file_that_is_away_is_an_error_until_it_is_back(archive: 
     assert await archive.count("s1") == 4
 
 
-async def test_ses_15_a_new_file_in_place_of_the_old_one_takes_no_tail(archive: Archive, file: Path):
+async def test_ses_15_a_new_file_in_place_of_the_old_one_accepts_no_later_turns(archive: Archive, file: Path):
     await archive.put_turns("s1", turns(1, 3))
     file.unlink()
     file.touch()
@@ -95,7 +93,7 @@ async def test_ses_15_a_new_file_in_place_of_the_old_one_takes_no_tail(archive: 
 
 
 @pytest.mark.parametrize("used_before", [True, False])
-async def test_ses_15_a_folder_in_place_of_the_file_is_an_error_until_it_is_gone(
+async def test_ses_15_a_folder_in_place_of_the_file_is_an_error_until_it_is_removed(
     archive: Archive, file: Path, tmp_path: Path, used_before: bool
 ):
     if used_before:
@@ -117,7 +115,7 @@ async def test_ses_15_a_file_in_place_of_the_folder_is_an_error(archive: Archive
 
 
 @pytest.mark.parametrize("content", [b"no database at all" * 100, b"SQLite format 3\0" + b"\xff" * 4096])
-async def test_ses_15_something_else_in_the_file_is_an_error_and_stays(archive: Archive, file: Path, content: bytes):
+async def test_ses_15_a_file_with_other_content_is_an_error_and_unchanged(archive: Archive, file: Path, content: bytes):
     file.parent.mkdir()
     file.write_bytes(content)
     with pytest.raises(StoreUnavailableError, match=r"^The store's file is (not a database|damaged)"):
@@ -125,9 +123,7 @@ async def test_ses_15_something_else_in_the_file_is_an_error_and_stays(archive: 
     assert file.read_bytes() == content
 
 
-async def test_ses_15_a_lock_that_another_holds_for_seconds_is_an_error_that_blocks_nobody(
-    archive: Archive, file: Path
-):
+async def test_ses_15_a_lock_held_for_seconds_is_an_error_that_blocks_nobody(archive: Archive, file: Path):
     await archive.put_turns("s1", turns(1, 3))
     loop = asyncio.get_running_loop()
     with closing(sqlite3.connect(file, isolation_level=None)) as other:
@@ -145,7 +141,7 @@ async def test_ses_15_a_lock_that_another_holds_for_seconds_is_an_error_that_blo
 
 
 def lock_once(file: Path) -> None:
-    """Ask for the lock after the connection that waits for it, with less patience."""
+    """Request the lock after the waiting connection, with a shorter timeout."""
     with closing(sqlite3.connect(file, isolation_level=None, timeout=0.05)) as late:
         late.execute("BEGIN IMMEDIATE")
 
@@ -167,7 +163,7 @@ async def test_ses_15_a_lock_that_is_soon_released_is_waited_for(archive: Archiv
     assert await archive.count("s1") == 4
 
 
-async def test_ses_15_a_full_disk_is_an_error_and_what_was_kept_stays(tmp_path: Path):
+async def test_ses_15_a_full_disk_is_an_error_and_stored_data_stays(tmp_path: Path):
     with mounted(tmp_path / "small", "size=320k"):
         archive = Archive(Database.of_file(tmp_path / "small" / "archive.db"))
         await archive.put_turns("s1", turns(1, 3))
@@ -182,7 +178,7 @@ async def test_ses_15_a_full_disk_is_an_error_and_what_was_kept_stays(tmp_path: 
         assert await archive.count("s1") == 4
 
 
-async def test_ses_15_a_file_that_may_not_grow_is_an_error_and_what_was_kept_stays(archive: Archive, file: Path):
+async def test_ses_15_a_file_that_cannot_grow_is_an_error_and_stored_data_stays(archive: Archive, file: Path):
     await archive.put_turns("s1", turns(1, 3))
     script = """
 import resource
@@ -215,7 +211,7 @@ async def test_ses_15_a_read_only_file_system_can_be_read(tmp_path: Path):
         await archive.put_turns("s1", turns(4, 4))
 
 
-async def test_ses_15_a_file_that_can_t_be_changed_can_be_read(archive: Archive, file: Path):
+async def test_ses_15_a_read_only_file_can_be_read(archive: Archive, file: Path):
     await archive.put_turns("s1", turns(1, 3))
     chattr = shutil.which("chattr")
     if chattr is None or subprocess.run([chattr, "+i", file], capture_output=True, check=False).returncode:
@@ -230,7 +226,7 @@ async def test_ses_15_a_file_that_can_t_be_changed_can_be_read(archive: Archive,
     await archive.put_turns("s1", turns(4, 4))
 
 
-async def test_ses_15_deleted_text_leaves_the_file(archive: Archive, file: Path):
+async def test_ses_15_deleted_text_is_removed_from_the_file(archive: Archive, file: Path):
     database = Database.of_file(file)
     secret = "the secret of the session"
     await archive.put_turns("s1", [archived(1, text=secret), archived(2, text=f"{secret} " * 1_000)])
@@ -259,7 +255,7 @@ asyncio.run(main())
     assert await output_of(reader) == "30"
 
 
-async def test_ses_15_two_processes_that_write_the_same_at_once_both_succeed(archive: Archive, file: Path):
+async def test_ses_15_concurrent_writes_of_two_processes_both_succeed(archive: Archive, file: Path):
     script = """
 async def main():
     for number in range(1, 16):
@@ -271,7 +267,7 @@ asyncio.run(main())
     assert await archive.page("s1", before=None, limit=None, max_bytes=1_000_000) == turns(1, 15)
 
 
-async def test_ses_15_what_a_killed_process_had_half_written_is_gone(archive: Archive, file: Path):
+async def test_ses_15_a_half_finished_write_of_a_killed_process_is_rolled_back(archive: Archive, file: Path):
     await archive.put_turns("s1", turns(1, 3))
     script = """
 from turnkeeper.stores.archive import _insert_turns

@@ -24,14 +24,14 @@ def _files_are_migrated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("turnkeeper.stores.database.sqlite._create", create_empty_file)
 
 
-async def test_ses_15_the_migrations_come_to_the_tables_that_the_code_uses(database: Database):
+async def test_ses_15_the_migrations_create_the_tables_that_the_code_uses(database: Database):
     differences = await database.read(
         lambda connection: compare_metadata(MigrationContext.configure(connection), METADATA)
     )
     assert differences == []
 
 
-def test_ses_15_the_migrations_are_one_line_that_ends_with_the_newest():
+def test_ses_15_the_migrations_form_one_line_that_ends_with_the_newest():
     script = ScriptDirectory(str(MIGRATIONS))
     assert script.get_heads() == [NEWEST]
     assert len(script.get_bases()) == 1
@@ -44,7 +44,7 @@ async def test_ses_15_migrating_again_changes_nothing(database: Database):
     assert await archive.count("s1") == 3
 
 
-async def test_ses_15_tables_that_are_in_place_are_not_written_to(tmp_path: Path):
+async def test_ses_15_existing_tables_are_not_written_to(tmp_path: Path):
     file = tmp_path / "archive.db"
     await Archive(Database.of_file(file)).put_turns("s1", turns(1, 3))
     before = file.stat().st_mtime_ns
@@ -52,7 +52,7 @@ async def test_ses_15_tables_that_are_in_place_are_not_written_to(tmp_path: Path
     assert file.stat().st_mtime_ns == before
 
 
-async def test_ses_15_processes_that_start_at_once_without_tables_all_succeed(url: str):
+async def test_ses_15_processes_started_at_once_without_tables_all_succeed(url: str):
     script = """
 async def main():
     print("ready", flush=True)
@@ -70,7 +70,7 @@ asyncio.run(main())
     assert [await output_of(process) for process in processes] == ["3"] * 3
 
 
-async def test_ses_15_first_uses_at_once_in_one_process_all_succeed(tmp_path: Path):
+async def test_ses_15_concurrent_first_uses_in_one_process_all_succeed(tmp_path: Path):
     files = [tmp_path / f"{number}.db" for number in range(4)] * 3
     counts = await asyncio.gather(*(Archive(Database.of_file(file)).count("s1") for file in files))
     assert counts == [0] * len(files)
@@ -85,7 +85,7 @@ async def test_ses_15_first_uses_at_once_in_one_process_all_succeed(tmp_path: Pa
         "DROP TABLE fates",
     ],
 )
-async def test_ses_15_a_store_of_other_code_is_left_alone(change: str, url: str, database: Database):
+async def test_ses_15_a_store_of_another_version_is_left_unchanged(change: str, url: str, database: Database):
     await database.write(lambda connection: connection.execute(text("SELECT 1")))
     await database.write(lambda connection: connection.execute(text(change)))
     other = Database(url)
@@ -96,7 +96,7 @@ async def test_ses_15_a_store_of_other_code_is_left_alone(change: str, url: str,
     await other.close()
 
 
-async def test_ses_15_a_store_without_tables_is_not_another_version_s(url: str):
+async def test_ses_15_a_store_without_tables_is_not_of_another_version(url: str):
     new = Database(url)
     assert not await new.are_tables_other()
     assert await Archive(new).count("s1") == 0

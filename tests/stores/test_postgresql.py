@@ -43,7 +43,7 @@ async def test_ses_15_a_server_that_is_down_is_an_error_until_it_is_up(
     assert await archive.count("s1") == 4
 
 
-async def test_ses_15_a_lock_that_another_holds_is_given_up_in_time_and_leaves_nothing(
+async def test_ses_15_a_lock_held_by_another_transaction_times_out_and_leaves_nothing(
     postgresql_url: str, archive: Archive, monkeypatch
 ):
     await archive.put_turns("s1", turns(1, 3))
@@ -64,7 +64,7 @@ async def test_ses_15_a_lock_that_another_holds_is_given_up_in_time_and_leaves_n
     await archive.put_turns("s1", turns(4, 4))
 
 
-async def test_ses_15_processes_that_write_the_same_at_once_all_succeed(postgresql_url: str, archive: Archive):
+async def test_ses_15_concurrent_writes_of_several_processes_all_succeed(postgresql_url: str, archive: Archive):
     script = """
 async def main():
     for number in range(1, 16):
@@ -76,14 +76,14 @@ asyncio.run(main())
     assert await archive.page("s1", before=None, limit=None, max_bytes=1_000_000) == turns(1, 15)
 
 
-async def test_ses_15_characters_that_postgresql_s_text_has_not_are_kept(archive: Archive, blobs: Blobs):
+async def test_ses_15_characters_that_postgresql_text_cannot_hold_are_stored(archive: Archive, blobs: Blobs):
     await archive.put_turns("s1", [archived(1, text="a\0b")])
     await blobs.put("s1", ["a\0b"])
     assert (await archive.find("s1", "m1")) == archived(1, text="a\0b")
     assert await blobs.get("s1", [hash_of("a\0b")]) == {hash_of("a\0b"): "a\0b"}
 
 
-async def test_ses_15_a_failure_tells_no_host_no_sql_and_no_text_not_even_in_its_traceback(
+async def test_ses_15_an_error_shows_no_host_no_sql_and_no_text_even_in_its_traceback(
     server: PostgreSQL, postgresql_url: str, blobs: Blobs
 ):
     await blobs.put("s1", ["anything"])
@@ -103,7 +103,7 @@ async def test_ses_15_a_failure_tells_no_host_no_sql_and_no_text_not_even_in_its
         ("//tests:", "//nobody:", "InvalidPasswordError"),
     ],
 )
-async def test_ses_15_a_database_that_does_not_let_us_in_is_an_error(
+async def test_ses_15_a_database_that_denies_access_is_an_error(
     postgresql_url: str, right: str, wrong: str, error: str
 ):
     with pytest.raises(StoreUnavailableError) as failed:
@@ -111,6 +111,6 @@ async def test_ses_15_a_database_that_does_not_let_us_in_is_an_error(
     assert str(failed.value) == f"The store's database fails ({error})."
 
 
-async def test_ses_15_encryption_that_is_asked_for_is_not_done_without(postgresql_url: str):
+async def test_ses_15_required_encryption_is_never_skipped(postgresql_url: str):
     with pytest.raises(StoreUnavailableError, match=r"^The store's database can't be reached \(\w+\)\.$"):
         await Archive(Database(f"{postgresql_url}?sslmode=require")).count("s1")

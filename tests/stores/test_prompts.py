@@ -34,7 +34,7 @@ async def parked(
     return [prompt.id for prompt in stored]
 
 
-async def test_ses_6_parked_prompts_come_back_as_they_were_in_their_order(prompts: Prompts):
+async def test_ses_6_parked_prompts_are_read_back_unchanged_and_in_order(prompts: Prompts):
     steered = Prompt(id="m4", text='naïve "🎉"\n', received_at=NOW, sent_at=NOW, mode="steer")
     await prompts.park("s1", first=4, prompts=[steered])
     await prompts.park("s1", first=1, prompts=waiting(1, 3))
@@ -43,18 +43,18 @@ async def test_ses_6_parked_prompts_come_back_as_they_were_in_their_order(prompt
     assert await parked(prompts, first=5) == []
 
 
-async def test_ses_6_a_batch_of_parked_prompts_is_bounded_and_has_one_at_least(prompts: Prompts):
+async def test_ses_6_a_batch_of_parked_prompts_is_bounded_and_has_at_least_one(prompts: Prompts):
     await prompts.park("s1", first=1, prompts=waiting(1, 5, text="x" * 98))
     assert await parked(prompts, max_bytes=250) == ["m1", "m2"]
     assert await parked(prompts, max_bytes=0) == ["m1"]
 
 
-async def test_ses_6_parking_the_same_again_changes_nothing(prompts: Prompts):
+async def test_ses_6_parking_the_same_prompts_again_changes_nothing(prompts: Prompts):
     await asyncio.gather(*(prompts.park("s1", first=1, prompts=waiting(1, 5)) for _ in range(5)))
     assert await parked(prompts) == ["m1", "m2", "m3", "m4", "m5"]
 
 
-async def test_ses_6_parked_prompts_are_forgotten_below_a_number_only(prompts: Prompts):
+async def test_ses_6_parked_prompts_are_deleted_only_below_a_number(prompts: Prompts):
     await prompts.park("s1", first=1, prompts=waiting(1, 300))
     await prompts.park("s2", first=1, prompts=waiting(1, 2))
     for _ in range(2):
@@ -63,7 +63,7 @@ async def test_ses_6_parked_prompts_are_forgotten_below_a_number_only(prompts: P
     assert await parked(prompts, session="s2") == ["m1", "m2"]
 
 
-async def test_ses_6_of_several_fates_of_an_id_the_latest_stays_whoever_comes_last(prompts: Prompts):
+async def test_ses_6_of_several_fates_of_an_id_the_latest_wins_in_any_write_order(prompts: Prompts):
     await prompts.put_fates("s1", [fate("m1", "rejected"), fate("m2", "steered"), fate("m1", "withdrawn")])
     assert await prompts.fate_of("s1", "m1") == fate("m1", "withdrawn")
     later = fate("m1", "discarded", seconds=9)
@@ -75,7 +75,7 @@ async def test_ses_6_of_several_fates_of_an_id_the_latest_stays_whoever_comes_la
     assert await prompts.fate_of("s2", "m1") is None
 
 
-async def test_ses_6_nothing_to_keep_is_nothing_to_do(prompts: Prompts):
+async def test_ses_6_storing_no_fates_and_no_prompts_does_nothing(prompts: Prompts):
     await prompts.put_fates("s1", [])
     await prompts.park("s1", first=1, prompts=[])
     assert await parked(prompts) == []

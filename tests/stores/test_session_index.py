@@ -47,7 +47,7 @@ async def ids(index: SessionIndex, query: IndexQuery = ALL) -> list[str]:
     return [session.session_id for session in await index.page(query, limit=100)]
 
 
-async def test_api_1_a_row_is_read_as_it_was_written(index: SessionIndex) -> None:
+async def test_api_1_a_row_is_read_back_unchanged(index: SessionIndex) -> None:
     entry = IndexEntry(
         created_at=NOW, revision=9, title="T", user="Ann", model="m", turn_count=3, cost=0.5, preview="p", parent="s0"
     )
@@ -68,7 +68,9 @@ async def test_api_1_a_row_is_read_as_it_was_written(index: SessionIndex) -> Non
     ],
     ids=["later revision", "earlier revision", "later session", "earlier session"],
 )
-async def test_api_1_a_late_writer_undoes_nothing(index: SessionIndex, second: IndexedSession, is_stored: bool) -> None:
+async def test_api_1_a_late_writer_overwrites_nothing(
+    index: SessionIndex, second: IndexedSession, is_stored: bool
+) -> None:
     await index.put([row(title="old")])
     await index.put([second])
     stored = await index.find("s1")
@@ -76,7 +78,7 @@ async def test_api_1_a_late_writer_undoes_nothing(index: SessionIndex, second: I
     assert (stored.title == "new") == is_stored
 
 
-async def test_api_1_the_second_row_of_a_revision_has_its_cost_and_leaves_a_title_changed_meanwhile(
+async def test_api_1_a_second_row_of_a_revision_adds_its_cost_and_keeps_a_changed_title(
     index: SessionIndex,
 ) -> None:
     await index.put([row(title="old", model="m")])
@@ -85,7 +87,7 @@ async def test_api_1_the_second_row_of_a_revision_has_its_cost_and_leaves_a_titl
     assert await index.find("s1") == row(title="new", model="m", cost=0.5, last_activity_at=LATER)
 
 
-async def test_api_1_what_is_not_from_the_session_itself_only_adds(index: SessionIndex) -> None:
+async def test_api_1_rows_from_elsewhere_only_add_missing_sessions(index: SessionIndex) -> None:
     await index.add_missing([row(revision=0, title="from the gateway", started_at=LATER)])
     await index.add_missing([row(revision=0, title="from the list")])
     assert (await index.find("s1")).title == "from the gateway"  # type: ignore[union-attr]
@@ -114,7 +116,7 @@ async def test_tsk_4_a_task_that_ends_without_a_result_is_listed_as_cancelled(in
     assert {task.session_id: task.task_status for task in listed} == statuses
 
 
-async def test_api_1_pages_go_on_where_the_last_one_ended_also_at_the_same_moment(index: SessionIndex) -> None:
+async def test_api_1_pages_continue_after_the_last_row_even_at_the_same_moment(index: SessionIndex) -> None:
     sessions = [row(f"s{number}", last_activity_at=NOW + timedelta(seconds=number // 3)) for number in range(8)]
     await index.put(sessions)
     pages, after = list[str](), None
@@ -144,7 +146,7 @@ async def test_api_1_pages_go_on_where_the_last_one_ended_also_at_the_same_momen
         (IndexQuery(tenant="", task_status="completed"), []),
     ],
 )
-async def test_api_1_a_list_has_one_tenants_sessions_that_match(
+async def test_api_1_a_list_has_the_matching_sessions_of_one_tenant(
     index: SessionIndex, query: IndexQuery, listed_ids: list[str]
 ) -> None:
     await index.put(
@@ -175,7 +177,7 @@ async def test_api_1_sessions_listed_as_open_are_read_in_batches(index: SessionI
         assert [one.session_id for one in rows] == expected
 
 
-async def test_api_1_how_far_the_index_was_compared_only_grows(index: SessionIndex) -> None:
+async def test_api_1_the_position_of_the_index_comparison_only_grows(index: SessionIndex) -> None:
     assert await index.compared_until("default") is None
     for moment in (NOW, LATER, NOW):
         await index.note_compared("default", moment)
@@ -205,7 +207,7 @@ async def test_api_1_the_writer_stores_the_newest_row_of_each_session(
     assert transactions == [10]
 
 
-async def test_api_1_a_store_that_is_down_is_tried_again_for_a_while(
+async def test_api_1_a_store_that_is_down_is_retried_for_a_limited_time(
     writer: IndexWriter, index: SessionIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session_index, "PAUSE_SECONDS", 0.01)
@@ -232,7 +234,9 @@ async def test_api_1_a_store_that_is_down_is_tried_again_for_a_while(
     assert await ids(index) == ["s1"]
 
 
-async def test_api_1_what_waits_of_a_deleted_session_is_not_written(writer: IndexWriter, index: SessionIndex) -> None:
+async def test_api_1_pending_rows_of_a_deleted_session_are_not_written(
+    writer: IndexWriter, index: SessionIndex
+) -> None:
     writer.put(row("s1"))
     writer.add_missing(row("s1"))
     writer.put(row("s2"))

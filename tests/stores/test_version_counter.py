@@ -10,13 +10,13 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def test_a_version_that_is_there_already_is_not_waited_for() -> None:
+async def test_an_existing_version_is_not_waited_for() -> None:
     counter = VersionCounter()
     counter.advance()
     assert await counter.wait_beyond(0)
 
 
-async def test_all_who_wait_are_woken_by_one_change() -> None:
+async def test_one_change_wakes_all_waiters() -> None:
     counter = VersionCounter()
     waiters = [asyncio.create_task(counter.wait_beyond(0)) for _ in range(3)]
     await run_other_tasks()
@@ -25,7 +25,7 @@ async def test_all_who_wait_are_woken_by_one_change() -> None:
         assert await asyncio.gather(*waiters) == [True, True, True]
 
 
-async def test_a_waiter_that_nothing_changes_for_is_let_go_in_time() -> None:
+async def test_a_waiter_without_a_change_returns_in_time() -> None:
     counter = VersionCounter()
     counter.advance()
     assert not await counter.wait_beyond(1, until=now())

@@ -31,7 +31,7 @@ class Counted:
 
     @property
     def relative_price(self) -> float:
-        """What the input costs, in tokens at the list price."""
+        """The cost of the input, in tokens at the list price."""
         return 0.1 * self.read + 1.25 * self.created + self.uncached
 
 

@@ -103,7 +103,7 @@ def sse(event: dict[str, Any]) -> bytes:
 
 
 def stream(*chunks: dict[str, Any], is_known: bool = True) -> Reply:
-    """A stream of these chunks; `is_known`: they are those of OpenAI's own API, and not some server's."""
+    """A stream of these chunks; `is_known`: they have the form of OpenAI's own API, not of another server."""
     if is_known:
         for each in chunks:
             adapter_of(_CHUNK).validate_python(each)

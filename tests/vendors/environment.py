@@ -15,7 +15,7 @@ from turnkeeper.models.transcript.conversation import ConversationMessage
 
 @asynccontextmanager
 async def vendor_environment(client: Client, wire: VendorWire, **options: Any) -> AsyncIterator[Environment]:
-    """Run a worker that asks the vendor behind `wire`; `options` are those of `environment`."""
+    """Run a worker that calls the vendor behind `wire`; `options` are passed to `environment`."""
     provider = wire.provider()
     providers = ProviderRegistry({split_model(wire.model)[0]: lambda: provider})
     async with environment(client, providers=providers, **options) as env:

@@ -1,4 +1,4 @@
-"""What vendors accept as an image or a document: AGT-4, CTX-16. By the vendors' documentation."""
+"""Images and documents that vendors accept: AGT-4, CTX-16. By the vendors' documentation."""
 
 import re
 from base64 import b64decode, b64encode

@@ -35,7 +35,7 @@ Fault = Literal[
     "rate_limited", "overloaded", "provider_error", "auth", "permission", "quota", "not_found", "bad_request",
     "context_too_long", "stale_reasoning"
 ]  # fmt: skip
-"""What a vendor can be made to refuse a request with, in its own format."""
+"""Errors with which a vendor can reject a request, in its own format."""
 
 
 @dataclass(frozen=True)
@@ -286,7 +286,7 @@ class VendorWire(ABC):
     """One API of one vendor on loopback: the interface of all of them."""
 
     model: str
-    """What a session names to be answered by it, as `provider:name`."""
+    """The session's model name for this server, as `provider:name`."""
 
     sdk_types: tuple[str, ...]
     """The SDK's types of a request and of an event, as `package.module:Name`."""
@@ -296,7 +296,7 @@ class VendorWire(ABC):
 
     @property
     def base_url(self) -> str:
-        """What the provider is given as the vendor's address."""
+        """The vendor's address for the provider."""
         return self.server.base_url
 
     @property

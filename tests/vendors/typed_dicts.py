@@ -20,7 +20,7 @@ def check_request(body: dict[str, Any], typed_dict: str) -> None:
 
 
 def gone_through(value: Any) -> Any:
-    """Return `value` with its lists gone through: those of the SDKs' types are validated only then."""
+    """Return `value` with its lists iterated: the SDKs' lazy lists are validated only then."""
     if isinstance(value, dict):
         return {key: gone_through(inner) for key, inner in value.items()}
     if isinstance(value, str | bytes | int | float | None):

@@ -59,7 +59,7 @@ async def test_ses_15_the_oldest_turns_move_to_the_archive_and_nothing_is_lost(e
     assert [turn.id for turn in update.new_messages] == [turn.id for turn in state.messages]
 
 
-async def test_ses_15_what_the_model_sees_does_not_change_when_a_turn_is_archived(env: Environment) -> None:
+async def test_ses_15_the_models_context_does_not_change_when_a_turn_is_archived(env: Environment) -> None:
     env.vendor.script = [asks(("look", {"n": n})) if n % 2 else says(f"said {n} " + "y" * 700) for n in range(40)]
     session = await env.start(LARGEST)
     await chat(session, range(14))
@@ -68,7 +68,7 @@ async def test_ses_15_what_the_model_sees_does_not_change_when_a_turn_is_archive
         assert later.messages[: len(earlier.messages)] == earlier.messages
 
 
-async def test_ses_15_a_session_that_ends_leaves_its_whole_transcript_in_the_archive(env: Environment) -> None:
+async def test_ses_15_an_ended_session_leaves_its_whole_transcript_in_the_archive(env: Environment) -> None:
     session = await env.start(SMALL)
     await chat(session, range(9))
     await session.update("end_session", {})
@@ -96,7 +96,7 @@ async def _closed(session: DrivenSession) -> None:
         await asyncio.wait_for(session.handle.result(), BOUND)
 
 
-async def test_ses_15_a_move_prepared_in_another_process_is_asked_of_the_workflow(
+async def test_ses_15_a_move_prepared_in_another_process_is_queried_from_the_workflow(
     env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnkeeper.activities.archive.MOVES.get", lambda key: None)
@@ -106,7 +106,7 @@ async def test_ses_15_a_move_prepared_in_another_process_is_asked_of_the_workflo
     assert [turn.id for turn in await transcript(env, session)] == [f"p{number}" for number in range(10)]
 
 
-async def test_ses_15_older_steps_make_room_for_the_results_of_a_step(env: Environment) -> None:
+async def test_ses_15_older_steps_are_moved_to_make_room_for_the_results_of_a_step(env: Environment) -> None:
     step = asks(*[("look", {"at": "x" * 250})] * 3)
     env.vendor.script = [*[step] * 6, asks(*[("look", {"at": "x" * 50})] * 12), says("seen")]
     session = await env.start(SMALLEST)
@@ -116,7 +116,7 @@ async def test_ses_15_older_steps_make_room_for_the_results_of_a_step(env: Envir
     assert 0 < turn.steps_omitted < 6
 
 
-async def test_ses_15_a_turn_waits_for_room_that_ended_turns_are_about_to_leave(
+async def test_ses_15_a_turn_waits_until_ended_turns_have_been_moved(
     env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate, put_turns = Gate(is_open=False), env.stores.archive.put_turns
@@ -138,7 +138,7 @@ async def test_ses_15_a_turn_waits_for_room_that_ended_turns_are_about_to_leave(
     assert turn.steps_omitted == 0
 
 
-async def test_ses_15_while_the_archive_is_down_the_session_works_on_and_says_so_until_it_is_healed(
+async def test_ses_15_while_the_archive_is_down_the_session_works_and_reports_it(
     env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnkeeper.models.session.archive.archive_health.FIRST_PAUSE", timedelta(seconds=0.2))
@@ -174,7 +174,7 @@ async def test_ses_15_a_full_session_accepts_prompts_while_the_archive_is_down(
     assert [turn.id for turn in await transcript(env, session)] == [f"p{number}" for number in range(31)]
 
 
-async def test_ses_15_without_the_archive_only_what_exceeds_temporals_limits_is_rejected(
+async def test_ses_15_without_an_archive_only_prompts_beyond_temporals_limits_are_rejected(
     temporal: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnkeeper.models.session.archive.archive_health.FIRST_PAUSE", timedelta(seconds=0.2))
@@ -230,7 +230,7 @@ async def test_ses_6_an_id_that_is_used_again_after_it_was_forgotten_is_another_
 # ---- copies of turns that the session keeps
 
 
-async def test_ses_15_an_idle_session_has_its_turns_in_the_archive_and_keeps_them(env: Environment) -> None:
+async def test_ses_15_an_idle_session_copies_its_turns_to_the_archive_and_keeps_them(env: Environment) -> None:
     session = await env.start()
     await chat(session, range(2))
     before = await session.state()
@@ -254,7 +254,7 @@ async def test_ses_15_a_session_that_is_never_idle_copies_its_turns_in_blocks(
     assert (await session.state()).archived_count == 0
 
 
-async def test_ses_15_copies_begin_anew_in_an_archive_that_has_lost_them(
+async def test_ses_15_an_archive_that_lost_its_copies_is_filled_again(
     env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(activity_options, "IDLE_PAUSE", timedelta(seconds=0.1))

@@ -1,4 +1,4 @@
-"""What the model sees of a long conversation, on the real server: CTX-3, CTX-4, CTX-6 to CTX-8."""
+"""The model's view of a long conversation, on the real server: CTX-3, CTX-4, CTX-6 to CTX-8."""
 
 import logging
 from itertools import pairwise
@@ -67,21 +67,21 @@ async def hold_long_conversation(
     return transcript, sum(is_new_segment)
 
 
-async def test_ctx_4_a_turn_of_sixty_calls_and_twenty_five_turns_after_it_in_thirty_messages(env: Environment) -> None:
+async def test_ctx_4_a_turn_of_sixty_calls_and_later_turns_stay_within_thirty_messages(env: Environment) -> None:
     history = {"max_messages": 30, "preserve_first_n": 0, "summarize_on_trim": True}
     turns, new_segments = await hold_long_conversation(env, calls=60, calls_a_step=3, turns=25, history=history)
     assert turns[-1].agent_message == f"The summary of our conversation says: {FACT}"
     assert new_segments // 2 <= len(env.vendor.summary_requests) <= new_segments
 
 
-async def test_ctx_4_without_summaries_a_long_conversation_stays_within_its_window_too(env: Environment) -> None:
+async def test_ctx_4_a_long_conversation_stays_within_its_window_without_summaries(env: Environment) -> None:
     history = {"max_messages": 12, "preserve_first_n": 0, "preserve_last_n": 2}
     turns, _ = await hold_long_conversation(env, calls=20, turns=15, history=history)
     assert "I find nothing about" in (turns[-1].agent_message or "")
     assert env.vendor.summary_requests == []
 
 
-async def test_ctx_6_the_log_tells_how_much_the_model_sees_and_what_was_removed(
+async def test_ctx_6_the_log_reports_the_size_of_the_context_and_what_was_removed(
     env: Environment, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "temporalio.workflow")
@@ -95,7 +95,7 @@ async def test_ctx_6_the_log_tells_how_much_the_model_sees_and_what_was_removed(
     assert "Conversation approaching limit (9/10 messages)" in messages
 
 
-async def test_ctx_2_settings_that_leave_no_room_are_warned_of_once(
+async def test_ctx_2_a_warning_about_settings_that_leave_no_room_is_logged_once(
     env: Environment, caplog: pytest.LogCaptureFixture
 ) -> None:
     session = await env.start(SessionInput.model_validate({"history": {"max_messages": 3, "preserve_last_n": 4}}))
@@ -118,7 +118,7 @@ def size(request: ModelRequest) -> int:
     return sum(map(count_chars, request.messages))
 
 
-async def test_ctx_7_a_context_that_is_too_long_is_halved_by_its_size_and_the_call_repeated(env: Environment) -> None:
+async def test_ctx_7_a_context_overflow_halves_the_context_by_size_and_repeats_the_call(env: Environment) -> None:
     session = await env.start()
     for number in range(1, 11):
         await session.prompt(f"number {number}" + "!" * 100 * (number == 5))
@@ -140,7 +140,7 @@ async def test_ctx_7_a_context_that_is_too_long_is_halved_by_its_size_and_the_ca
     assert f"at most ~{view.max_tokens:,} tokens are sent" in await details(session)
 
 
-async def test_ctx_7_one_turn_with_large_results_leaves_no_session_with_a_memory_of_four_messages(
+async def test_ctx_7_a_turn_with_large_results_does_not_leave_a_four_message_context(
     env: Environment,
 ) -> None:
     """The vendor takes 60 kB; three results have 30 kB each, and what follows is small."""
@@ -171,7 +171,7 @@ async def test_ctx_7_one_turn_with_large_results_leaves_no_session_with_a_memory
     assert view.estimated_tokens <= view.max_tokens
 
 
-async def test_ctx_7_after_two_repetitions_the_turn_fails_and_the_session_goes_on(env: Environment) -> None:
+async def test_ctx_7_after_two_repetitions_the_turn_fails_and_the_session_continues(env: Environment) -> None:
     env.vendor.script = [too_long()] * 3
     session = await env.start()
     await session.prompt("hello")
@@ -183,7 +183,7 @@ async def test_ctx_7_after_two_repetitions_the_turn_fails_and_the_session_goes_o
     assert (await session.idle(turns=2))[-1].agent_message == "echo: hello again"
 
 
-async def test_ctx_7_a_learned_limit_opens_a_segment_and_stays_until_the_window_is_configured_anew(
+async def test_ctx_7_a_learned_limit_opens_a_segment_and_lasts_until_the_window_changes(
     env: Environment,
 ) -> None:
     thinking = asks(("look", {})).model_copy(update={"state": ProviderState(api="test", model="m", items=["signed"])})
@@ -214,7 +214,7 @@ async def test_ctx_7_a_learned_limit_opens_a_segment_and_stays_until_the_window_
     assert len(env.vendor.requests[-1].messages) > 16
 
 
-async def test_ctx_7_one_step_of_many_results_does_not_wedge_the_session(env: Environment) -> None:
+async def test_ctx_7_one_step_with_many_results_does_not_block_the_session(env: Environment) -> None:
     env.vendor.script = [asks(*[("look", {})] * 8), *[too_long()] * 3]
     session = await env.start()
     await session.prompt("look at everything")
@@ -225,7 +225,7 @@ async def test_ctx_7_one_step_of_many_results_does_not_wedge_the_session(env: En
     assert not orphans(env.vendor.requests[-1].messages)
 
 
-async def test_ctx_7_a_turn_that_the_vendor_refused_is_left_out_of_later_requests(env: Environment) -> None:
+async def test_ctx_7_a_turn_that_the_vendor_rejected_is_left_out_of_later_requests(env: Environment) -> None:
     """A vendor that judges the whole request would otherwise refuse every later turn, too."""
 
     def judge(request: ModelRequest) -> ModelResponse | ModelError:
@@ -257,7 +257,7 @@ async def seen(session: DrivenSession) -> list[str]:
     return [turn.seen for turn in (await session.context()).turns]
 
 
-async def test_ctx_8_the_account_says_of_each_turn_what_the_model_sees(env: Environment) -> None:
+async def test_ctx_8_the_context_view_shows_which_part_of_each_turn_the_model_sees(env: Environment) -> None:
     env.vendor.summarise = lambda request: says("They counted.")
     window = {"max_messages": 11, "preserve_last_n": 1, "evict_block": 9, "summarize_on_trim": True}
     session = await env.start(SessionInput.model_validate({"history": window, "system_prompt": "Be kind."}))
@@ -288,7 +288,7 @@ async def test_ctx_8_the_account_says_of_each_turn_what_the_model_sees(env: Envi
     assert "in the model's context; one a summary of turns 1 to 6" in await details(session)
 
 
-async def test_ctx_6_where_the_vendor_reports_tokens_the_account_counts_on_from_there(env: Environment) -> None:
+async def test_ctx_6_the_context_view_continues_from_the_token_count_of_the_vendor(env: Environment) -> None:
     env.vendor.script = [says("12345678").model_copy(update={"usage": Usage(input_tokens=1_000)})]
     session = await env.start()
     await session.prompt("hello")
@@ -299,7 +299,7 @@ async def test_ctx_6_where_the_vendor_reports_tokens_the_account_counts_on_from_
     assert (await session.context()).reported_tokens == 1_000 + 2 + 5  # "and on" and "echo: and on"
 
 
-async def test_ctx_8_without_summaries_what_is_evicted_is_not_seen_at_all(env: Environment) -> None:
+async def test_ctx_8_without_summaries_evicted_messages_are_not_visible_to_the_model(env: Environment) -> None:
     session = await env.start(SessionInput.model_validate({"history": {"max_messages": 6, "preserve_last_n": 2}}))
     for number in range(1, 5):
         await session.prompt(f"number {number}")
@@ -307,7 +307,7 @@ async def test_ctx_8_without_summaries_what_is_evicted_is_not_seen_at_all(env: E
     assert await seen(session) == ["truncated", "not_at_all", "verbatim", "verbatim"]
 
 
-async def test_ctx_8_the_account_reaches_back_to_turns_in_the_archive_a_page_at_a_time(temporal: Client) -> None:
+async def test_ctx_8_the_context_view_pages_back_to_turns_in_the_archive(temporal: Client) -> None:
     async with environment(temporal, limits={"max_history_events": 60, "max_state_bytes": 40_000}) as env:
         session = await env.start(SessionInput.model_validate({"history": {"max_messages": 8, "preserve_last_n": 2}}))
         for number in range(1, 21):
@@ -326,7 +326,9 @@ async def test_ctx_8_the_account_reaches_back_to_turns_in_the_archive_a_page_at_
 @pytest.mark.parametrize(
     ("request_", "field"), [({"before": 0}, "before"), ({"limit": 0}, "limit"), ({"of": 3}, "of"), (7, "JSON object")]
 )
-async def test_ctx_8_a_bad_request_for_the_account_names_the_field(env: Environment, request_: Any, field: str) -> None:
+async def test_ctx_8_a_bad_request_for_the_context_view_names_the_field(
+    env: Environment, request_: Any, field: str
+) -> None:
     session = await env.start()
     with pytest.raises(WorkflowQueryFailedError) as refused:
         await session.handle.query("get_context_view", request_)

@@ -15,7 +15,7 @@ from turnkeeper.models.session.session import Session
 SMALL = SessionInput.model_validate({"limits": {"max_history_events": 50}})
 
 
-async def test_ses_14_a_burst_over_many_runs_is_answered_in_order_each_once(env: Environment) -> None:
+async def test_ses_14_a_burst_over_many_runs_is_answered_in_order_once_each(env: Environment) -> None:
     session = await env.start(SMALL)
     for number in range(14):
         await session.prompt(id=f"p{number}", text=f"prompt {number}")
@@ -30,7 +30,7 @@ async def test_ses_14_a_burst_over_many_runs_is_answered_in_order_each_once(env:
     assert len(await session.histories()) >= 3
 
 
-async def test_ses_14_what_the_model_sees_is_the_same_before_and_after(env: Environment) -> None:
+async def test_ses_14_the_models_context_is_the_same_before_and_after(env: Environment) -> None:
     env.vendor.script = [
         asks(("look", {"n": number})) if number % 2 else says(f"said {number}") for number in range(40)
     ]
@@ -44,7 +44,7 @@ async def test_ses_14_what_the_model_sees_is_the_same_before_and_after(env: Envi
         assert later.head == earlier.head
 
 
-async def test_ses_12_a_client_that_polls_through_it_all_holds_the_whole_transcript(env: Environment) -> None:
+async def test_ses_12_a_client_that_polls_across_runs_has_the_whole_transcript(env: Environment) -> None:
     session = await env.start(SMALL)
     transcript: dict[str, object] = {}
     last_seen, revision = None, None
@@ -60,7 +60,7 @@ async def test_ses_12_a_client_that_polls_through_it_all_holds_the_whole_transcr
     assert list(transcript.values()) == turns
 
 
-async def test_ses_14_a_session_that_is_ending_or_configured_stays_so(env: Environment) -> None:
+async def test_ses_14_a_session_stays_ending_or_configured_in_the_next_run(env: Environment) -> None:
     session = await env.start(SMALL)
     await session.update("configure", {"title": "Kept", "tool_policy": {"pay": "deny"}})
     for number in range(10):
@@ -80,7 +80,7 @@ MANY_STEPS = SessionInput.model_validate(
 )
 
 
-async def test_ses_14_a_long_turn_goes_on_over_many_runs_and_every_call_runs_once(env: Environment) -> None:
+async def test_ses_14_a_long_turn_continues_over_many_runs_and_every_call_runs_once(env: Environment) -> None:
     env.vendor.script = [asks(("look", {"n": number}), ("pay", {"n": number})) for number in range(15)]
     session = await env.start(MANY_STEPS)
     await session.prompt(id="p1", text="look and pay, again and again")
@@ -94,7 +94,7 @@ async def test_ses_14_a_long_turn_goes_on_over_many_runs_and_every_call_runs_onc
         assert later.messages[: len(earlier.messages)] == earlier.messages
 
 
-async def test_ses_14_one_step_of_many_calls_goes_on_over_many_runs(env: Environment) -> None:
+async def test_ses_14_one_step_with_many_calls_continues_over_many_runs(env: Environment) -> None:
     env.vendor.script = [asks(*[("pay", {"n": number}) for number in range(60)])]
     session = await env.start(MANY_STEPS)
     await session.prompt(id="p1", text="pay everybody")
@@ -106,7 +106,7 @@ async def test_ses_14_one_step_of_many_calls_goes_on_over_many_runs(env: Environ
     assert len(env.vendor.requests) == 2
 
 
-async def test_ses_14_what_a_turn_began_with_stays_with_it_in_its_next_runs(env: Environment) -> None:
+async def test_ses_14_a_turn_keeps_its_initial_configuration_in_its_next_runs(env: Environment) -> None:
     env.vendor.script = [asks(("look", {"n": number})) for number in range(15)]
     env.tools.gate.close()
     session = await env.start(MANY_STEPS)
@@ -135,7 +135,7 @@ async def test_ses_14_steering_and_queue_wait_through_the_runs_of_a_turn(env: En
     assert len(await session.histories()) >= 2
 
 
-async def test_ses_9_a_turn_that_went_on_in_another_run_can_be_stopped_and_interrupted(env: Environment) -> None:
+async def test_ses_9_a_turn_that_continued_in_another_run_can_be_stopped_and_interrupted(env: Environment) -> None:
     env.vendor.script = [asks(("look", {"n": number})) for number in range(200)]
     session = await env.start(MANY_STEPS)
     await session.prompt(id="p1", text="look")
@@ -153,7 +153,7 @@ async def test_ses_9_a_turn_that_went_on_in_another_run_can_be_stopped_and_inter
 
 
 def handed_over(message_id: str) -> SessionInput:
-    """Return the input of a run that goes on in the middle of a turn."""
+    """Return the input of a run that continues in the middle of a turn."""
     before = Session("s1", SessionInput(), now=datetime.now(UTC))
     before.receive({"text": "long", "id": message_id}, extra_arguments=0, new_id="", now=datetime.now(UTC))
     before.begin_turn(now=datetime.now(UTC))
@@ -171,7 +171,7 @@ async def lenient(temporal: Client, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
         yield env
 
 
-async def test_ses_14_an_interrupt_that_arrives_before_a_run_begins_stops_the_turn_it_was_handed(
+async def test_ses_14_an_interrupt_that_arrives_before_a_run_starts_stops_the_carried_turn(
     lenient: Environment,
 ) -> None:
     handle = await lenient.client.start_workflow(
@@ -186,7 +186,7 @@ async def test_ses_14_an_interrupt_that_arrives_before_a_run_begins_stops_the_tu
     assert (first.id, first.status, second.agent_message) == ("p1", "cancelled", "echo: now")
 
 
-async def test_ses_14_a_stop_that_arrives_before_a_run_begins_stops_the_turn_it_was_handed(
+async def test_ses_14_a_stop_that_arrives_before_a_run_starts_stops_the_carried_turn(
     lenient: Environment,
 ) -> None:
     starting = WithStartWorkflowOperation(

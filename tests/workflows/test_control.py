@@ -20,7 +20,7 @@ async def refusal(session: DrivenSession, update: str, argument: Any = None) -> 
     return refused.value.cause
 
 
-async def test_ses_5_whatever_decodes_has_a_fate_and_never_wedges_the_session(env: Environment) -> None:
+async def test_ses_5_every_decodable_signal_has_a_fate_and_never_blocks_the_session(env: Environment) -> None:
     session = await env.start()
     for arguments in ([], [None], [17], ["a", "b"], [[1]], [{"text": " "}], [{"text": "x", "mode": "later"}], [{}]):
         await session.prompt(*arguments)
@@ -66,7 +66,7 @@ async def test_ses_7_a_steer_is_added_to_the_running_turn_before_its_next_model_
     assert await session.fate("st") == "steered"
 
 
-async def test_ses_7_a_steer_that_comes_too_late_becomes_the_next_turn(env: Environment) -> None:
+async def test_ses_7_a_steer_that_arrives_too_late_becomes_the_next_turn(env: Environment) -> None:
     env.vendor.gate.close()
     session = await env.start()
     await session.prompt(id="p1", text="one")
@@ -109,7 +109,7 @@ NONSENSE: list[tuple[str, Any, str]] = [
 """Updates, and the field that their refusal names."""
 
 
-async def test_ses_8_nonsense_is_refused_naming_the_field_without_touching_history(env: Environment) -> None:
+async def test_ses_8_invalid_updates_are_rejected_by_field_and_leave_no_event_in_history(env: Environment) -> None:
     session = await env.start()
     await session.prompt("hello")
     await session.idle(turns=1)
@@ -121,7 +121,7 @@ async def test_ses_8_nonsense_is_refused_naming_the_field_without_touching_histo
 
 
 async def changes(session: DrivenSession) -> list[HistoryEvent]:
-    """Return the events of a history without those of its workflow tasks, which a busy machine may let time out."""
+    """Return a history's events without workflow task events, since tasks may time out on a busy machine."""
     events = (await session.handle.fetch_history()).events
     return [event for event in events if "WORKFLOW_TASK" not in EventType.Name(event.event_type)]
 
@@ -139,7 +139,7 @@ async def test_ses_8_a_late_stop_has_no_effect_on_the_next_turn(env: Environment
     assert [turn.status for turn in turns] == ["completed", "completed"]
 
 
-async def test_ses_8_configuration_takes_effect_at_the_next_turn(env: Environment) -> None:
+async def test_ses_8_a_new_configuration_takes_effect_at_the_next_turn(env: Environment) -> None:
     env.vendor.script = [asks(("look", {})), asks(("look", {})), says("done"), asks(("look", {}))]
     env.tools.gate.close()
     session = await env.start()
@@ -154,7 +154,7 @@ async def test_ses_8_configuration_takes_effect_at_the_next_turn(env: Environmen
     assert (await session.state()).session.title == "A better title"
 
 
-async def test_ses_9_a_cancelled_turn_keeps_its_steps_and_the_model_sees_something_valid_next(env: Environment) -> None:
+async def test_ses_9_a_cancelled_turn_keeps_its_steps_and_the_next_context_is_valid(env: Environment) -> None:
     env.vendor.script = [asks(("look", {})), asks(("look", {}), ("pay", {}), text="Paying.")]
     session = await env.start(UNASKED)
     await session.prompt(id="p1", text="pay")
@@ -177,7 +177,9 @@ async def test_ses_9_a_cancelled_turn_keeps_its_steps_and_the_model_sees_somethi
 
 
 @pytest.mark.parametrize("is_retried", [False, True])
-async def test_ctx_17_a_stopped_write_may_have_acted_and_the_model_reads_it(env: Environment, is_retried: bool) -> None:
+async def test_ctx_17_the_model_reads_that_a_stopped_write_may_have_taken_effect(
+    env: Environment, is_retried: bool
+) -> None:
     env.tools.specs = [*env.tools.specs, ToolSpec(name="file_write", effect="idempotent", built_in=True)]
     env.vendor.script = [asks(("look", {}), ("file_write", {"path": "a.txt", "content": "x"}))]
     env.tools.gate.close()
@@ -208,7 +210,7 @@ async def test_ses_9_stopping_and_interrupting_in_a_burst_ends_every_turn(env: E
     assert all(turn.is_complete for turn in turns)
 
 
-async def test_ses_9_a_workflow_cancel_ends_the_session_in_good_order(env: Environment) -> None:
+async def test_ses_9_a_workflow_cancel_ends_the_session_cleanly(env: Environment) -> None:
     env.vendor.gate.close()
     session = await env.start()
     await session.prompt(id="p1", text="one")
@@ -224,7 +226,7 @@ async def test_ses_9_a_workflow_cancel_ends_the_session_in_good_order(env: Envir
     assert await session.fate("p2") == "discarded"
 
 
-async def test_ses_9_an_idle_session_can_be_cancelled_too(env: Environment) -> None:
+async def test_ses_9_an_idle_session_can_be_cancelled(env: Environment) -> None:
     session = await env.start()
     await session.prompt("one")
     await session.idle(turns=1)
@@ -265,7 +267,7 @@ async def test_ses_8_ending_can_discard_the_queue(env: Environment) -> None:
     assert [turn.id for turn in (await session.state()).messages] == ["p1"]
 
 
-async def test_ses_8_end_chat_is_accepted_as_a_signal_whatever_it_carries(env: Environment) -> None:
+async def test_ses_8_the_signal_end_chat_is_accepted_with_any_arguments(env: Environment) -> None:
     for arguments in ([], ["enough"], [{"reason": "enough"}], [{"nonsense": 1}], [1, 2]):
         session = await env.start()
         await session.handle.signal("end_chat", args=arguments)
@@ -273,7 +275,7 @@ async def test_ses_8_end_chat_is_accepted_as_a_signal_whatever_it_carries(env: E
         assert ended["status"] == "ended"
 
 
-async def test_ses_4_an_input_that_is_no_session_input_fails_the_workflow_naming_the_field(env: Environment) -> None:
+async def test_ses_4_an_invalid_session_input_fails_the_workflow_naming_the_field(env: Environment) -> None:
     session = await env.start({"limits": {"max_steps": 0}})
     with pytest.raises(WorkflowFailureError) as failure:
         await session.handle.result()

@@ -93,7 +93,7 @@ def hostile_arguments(reader: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_ses_10_whatever_fits_temporal_is_read_or_refused_within_half_a_second_and_a_kilobyte(reader: str) -> None:
+def test_ses_10_any_input_is_read_or_rejected_within_half_a_second_and_a_kilobyte(reader: str) -> None:
     for number, argument in enumerate(hostile_arguments(reader)):
         started_at = time.process_time()
         refusal = refusal_by(READERS[reader], argument)
@@ -119,7 +119,7 @@ HOSTILE_UPDATES: list[tuple[str, Any]] = [
 ]
 
 
-async def test_ses_10_a_refused_update_is_told_at_most_2_kb_and_wedges_nothing(env: Environment) -> None:
+async def test_ses_10_a_rejected_update_has_at_most_2_kb_and_blocks_nothing(env: Environment) -> None:
     driven = await env.start()
     for update, argument in HOSTILE_UPDATES:
         with pytest.raises(WorkflowUpdateFailedError) as refused:
@@ -133,7 +133,7 @@ async def test_ses_10_a_refused_update_is_told_at_most_2_kb_and_wedges_nothing(e
     await driven.idle(turns=1)
 
 
-async def test_ses_10_hostile_signals_and_queries_wedge_nothing(env: Environment) -> None:
+async def test_ses_10_hostile_signals_and_queries_block_nothing(env: Environment) -> None:
     driven = await env.start()
     await driven.handle.signal("prompt", MANY)
     await driven.handle.signal("prompt", {"text": MANY})
@@ -173,7 +173,7 @@ async def shared(temporal: Client) -> AsyncIterator[Environment]:
 
 
 @pytest.mark.parametrize("start", HOSTILE_STARTS.values(), ids=HOSTILE_STARTS)
-async def test_ses_10_a_hostile_start_is_refused_and_never_stuck(shared: Environment, start: Any) -> None:
+async def test_ses_10_a_hostile_start_is_rejected_and_never_stuck(shared: Environment, start: Any) -> None:
     handle = await shared.client.start_workflow(
         "AgenticAIWorkflow", start, id=f"hostile-{uuid4()}", task_queue=shared.task_queue
     )
@@ -187,7 +187,7 @@ async def test_ses_10_a_hostile_start_is_refused_and_never_stuck(shared: Environ
 
 
 @pytest.mark.parametrize(("description", "reason"), [(" ", "blank"), ("x" * 150_000, "too_long")])
-async def test_ses_10_a_task_is_refused_where_its_first_prompt_would_be(
+async def test_ses_10_a_task_is_rejected_for_the_same_reasons_as_its_first_prompt(
     shared: Environment, description: str, reason: str
 ) -> None:
     start = {"task": {"context": {"description": description}}}
@@ -200,7 +200,7 @@ async def test_ses_10_a_task_is_refused_where_its_first_prompt_would_be(
     assert failed.value.cause.type == reason
 
 
-async def test_ses_10_a_state_that_a_session_has_carried_is_refused_from_outside(env: Environment) -> None:
+async def test_ses_10_a_carried_state_from_outside_is_rejected(env: Environment) -> None:
     before = session()
     send(before, "hello", id="p1")
     answer_turn(before)
@@ -222,7 +222,7 @@ HOSTILE_ORDERS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("order", HOSTILE_ORDERS.values(), ids=HOSTILE_ORDERS)
-async def test_ses_18_a_hostile_order_of_a_copy_fails_and_is_never_stuck(shared: Environment, order: Any) -> None:
+async def test_ses_18_a_hostile_copy_request_fails_and_is_never_stuck(shared: Environment, order: Any) -> None:
     handle = await shared.client.start_workflow(
         "CopySession", order, id=f"hostile-{uuid4()}", task_queue=shared.task_queue
     )

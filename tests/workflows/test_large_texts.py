@@ -36,7 +36,7 @@ async def blob(env: Environment, session_id: str, hash: str) -> str:
     return (await env.stores.blobs.get(session_id, [hash]))[hash]
 
 
-async def test_ses_15_a_result_over_8_kb_is_kept_by_reference_and_the_model_reads_it_whole(env: Environment) -> None:
+async def test_ses_15_a_result_over_8_kb_is_stored_by_reference_and_sent_whole(env: Environment) -> None:
     env.tools.run = read
     env.vendor.script = [asks(("look", {"chars": 8_000}), ("look", {"chars": 30_000}))]
     session = await env.start()
@@ -51,7 +51,7 @@ async def test_ses_15_a_result_over_8_kb_is_kept_by_reference_and_the_model_read
     assert env.vendor.requests[-1].messages[-1].content == f"Read\n\n{text_of('1.1.1')}"
 
 
-async def test_ses_15_long_answers_thinking_arguments_and_opaque_state_go_by_reference_too(env: Environment) -> None:
+async def test_ses_15_long_answers_thinking_arguments_and_state_are_stored_by_reference(env: Environment) -> None:
     state = ProviderState(api="test", model="test", items=[{"signature": "s" * 20_000}])
     env.vendor.script = [
         ModelResponse(
@@ -85,7 +85,7 @@ async def test_ses_15_long_answers_thinking_arguments_and_opaque_state_go_by_ref
 
 
 @pytest.mark.parametrize(("calls", "calls_a_step"), [(20, 1), (120, 120)])
-async def test_ses_15_a_turn_of_very_many_calls_with_30_000_characters_each(
+async def test_ses_15_a_turn_with_very_many_calls_of_30_000_characters_each_completes(
     env: Environment, calls: int, calls_a_step: int
 ) -> None:
     env.tools.run = read
@@ -108,7 +108,7 @@ async def carried_sizes(session: DrivenSession) -> list[int]:
     return [len(history.events[0].SerializeToString()) for history in await session.histories()]
 
 
-async def test_ses_15_a_turn_too_long_for_the_state_hands_its_oldest_steps_to_the_archive(env: Environment) -> None:
+async def test_ses_15_a_turn_too_long_for_the_state_moves_its_oldest_steps_to_the_archive(env: Environment) -> None:
     env.tools.run = read
     env.vendor.script = [asks(("look", {"chars": 900, "n": n})) for n in range(33)]
     limits = {"max_state_bytes": MIN_STATE_BYTES, "max_steps": 1_000, "max_queued_bytes": 4_000}
@@ -124,7 +124,7 @@ async def test_ses_15_a_turn_too_long_for_the_state_hands_its_oldest_steps_to_th
     assert all(content.startswith("Read\n\nresult of 1.") and len(content) > 900 for content in whole)
 
 
-async def test_ses_16_a_result_that_no_store_can_take_is_cut_to_8_kb_and_marked(env: Environment) -> None:
+async def test_ses_16_a_result_that_no_store_accepts_is_cut_to_8_kb_and_marked(env: Environment) -> None:
     env.settings.state_dir.joinpath("archive.db").mkdir()
     env.tools.run = read
     env.vendor.script = [asks(("look", {})), says("w" * 20_000)]
@@ -141,7 +141,7 @@ async def test_ses_16_a_result_that_no_store_can_take_is_cut_to_8_kb_and_marked(
     assert state.session.archive.results_cut == 1
 
 
-async def test_ses_16_calls_of_tools_that_are_not_there_take_little_room_however_many_tools_there_are(
+async def test_ses_16_calls_of_missing_tools_take_little_space_however_many_tools_exist(
     env: Environment,
 ) -> None:
     env.tools.specs = [ToolSpec(name=f"tool_with_a_long_name_{number:03}", effect="read") for number in range(300)]

@@ -1,4 +1,4 @@
-"""A process whose event loop stands still ends, and says where; one whose loop is idle goes on (OPS-10)."""
+"""A process with a blocked event loop exits and reports where; one with an idle loop continues (OPS-10)."""
 
 import asyncio
 import sys
@@ -38,7 +38,7 @@ asyncio.run(main())
         ("await idle()", 0, ""),
     ],
 )
-async def test_ops_10_a_process_whose_event_loop_stands_still_ends_and_an_idle_one_goes_on(
+async def test_ops_10_a_process_with_a_blocked_event_loop_exits_and_an_idle_one_continues(
     call: str, code: int, message: str
 ) -> None:
     program = await asyncio.create_subprocess_exec(

@@ -1,4 +1,4 @@
-"""A worker goes on from no state that rests on events which no completed workflow task has taken (SES-12).
+"""A worker never continues from events that no completed workflow task has processed (SES-12).
 
 A query brings a worker the session's whole history, and with it what has happened since the last completed task. Here
 the test holds the query back until there is something: it is sent while no worker runs.
@@ -14,7 +14,7 @@ from temporalio.client import Client, WorkflowHandle, WorkflowHistory
 from temporalio.service import RPCError
 from temporalio.worker import Replayer
 
-from tests.api.temporal.test_committed_states import taken_task
+from tests.api.temporal.test_committed_states import polled_workflow_task
 from tests.harness import BOUND, environment
 from turnkeeper.api.temporal.commits import WorkflowTasks
 from turnkeeper.models.limits import Limits
@@ -32,7 +32,7 @@ RACES = 40
 
 @pytest.mark.parametrize("is_lost", [False, True], ids=["no task has begun", "the task is lost"])
 @pytest.mark.parametrize("is_due", [False, True], ids=["in one run", "at the end of a run"])
-async def test_ses_12_a_worker_does_not_go_on_from_events_that_no_completed_task_has_taken(
+async def test_ses_12_a_worker_does_not_continue_from_uncommitted_events(
     temporal_with_partitions: Client, is_lost: bool, is_due: bool
 ) -> None:
     temporal = temporal_with_partitions
@@ -114,5 +114,5 @@ async def is_signal_behind(asking: asyncio.Task[ConversationState], handle: Hand
 
 
 async def is_task_lost(temporal: Client, queue: str) -> bool:
-    """Take the session's workflow task and do nothing; `False` if the query came first."""
-    return not (await taken_task(temporal, queue)).query.query_type
+    """Poll the session's workflow task and do nothing; `False` if the query came first."""
+    return not (await polled_workflow_task(temporal, queue)).query.query_type

@@ -36,7 +36,7 @@ from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
 from turnkeeper.stores.database.tables import FATES
 
 PROMPTS = 24
-"""Of which a small session carries 5 from run to run, and parks the others."""
+"""Number of prompts; a small session carries 5 from run to run, and parks the others."""
 
 LONG = 240.0
 """Seconds that hundreds of turns may take on a busy machine."""
@@ -153,7 +153,7 @@ async def test_ses_6_many_prompts_sent_while_no_worker_runs_become_turns_in_orde
     assert await replays(session) > 1
 
 
-async def test_ses_6_what_waits_is_parked_through_many_runs_and_starts_in_order(env: Environment) -> None:
+async def test_ses_6_waiting_prompts_are_parked_over_many_runs_and_start_in_order(env: Environment) -> None:
     session = await small(env)
     env.vendor.gate.close()
     await send(session, PROMPTS - 6)
@@ -201,7 +201,7 @@ async def test_ses_8_a_parked_prompt_can_be_withdrawn_and_the_rest_discarded(env
     assert "m20" not in [prompt.id for prompt in parked]
 
 
-async def test_ses_8_prompts_withdrawn_while_they_are_fetched_are_no_failure_of_the_archive(
+async def test_ses_8_withdrawing_prompts_while_they_are_fetched_is_not_an_archive_failure(
     env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate, read, failures, fetched = Gate(is_open=False), env.stores.prompts.parked, list[str](), list[str]()
@@ -226,7 +226,7 @@ async def test_ses_8_prompts_withdrawn_while_they_are_fetched_are_no_failure_of_
     assert await session.fate(fetched[0]) == "withdrawn"
 
 
-async def test_ses_8_a_session_that_is_ended_works_off_what_is_parked_first(env: Environment) -> None:
+async def test_ses_8_an_ending_session_processes_parked_prompts_first(env: Environment) -> None:
     session = await small(env)
     env.vendor.gate.close()
     await send(session, 20)
@@ -237,7 +237,7 @@ async def test_ses_8_a_session_that_is_ended_works_off_what_is_parked_first(env:
     assert [turn.id for turn in await transcript(env, session)] == [f"m{number}" for number in range(20)]
 
 
-async def test_ses_9_the_fates_of_parked_prompts_can_be_asked_for_after_a_cancel(env: Environment) -> None:
+async def test_ses_9_the_fates_of_parked_prompts_are_available_after_a_cancel(env: Environment) -> None:
     session = await with_parked_prompts(env)
     await session.handle.cancel()
     await session.until(lambda s: s.status == "cancelled")
@@ -245,7 +245,7 @@ async def test_ses_9_the_fates_of_parked_prompts_can_be_asked_for_after_a_cancel
     assert set(fate_of.values()) == {"started", "discarded"}
 
 
-async def test_ses_15_while_the_archive_is_down_the_queue_is_worked_off_in_the_run(env: Environment) -> None:
+async def test_ses_15_while_the_archive_is_down_the_queue_is_processed_in_the_run(env: Environment) -> None:
     file = broken(env)
     session = await small(env)
     env.vendor.gate.close()
@@ -257,7 +257,7 @@ async def test_ses_15_while_the_archive_is_down_the_queue_is_worked_off_in_the_r
     assert [turn.id for turn in await transcript(env, session)] == [f"m{number}" for number in range(20)]
 
 
-async def test_ses_15_while_the_archive_is_down_what_is_parked_waits_for_it(
+async def test_ses_15_while_the_archive_is_down_parked_prompts_wait_for_it(
     env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnkeeper.models.session.archive.archive_health.FIRST_PAUSE", timedelta(seconds=0.2))
@@ -306,13 +306,13 @@ async def test_ses_6_each_of_a_thousand_prompts_in_one_activation_has_a_fate(tem
 
 
 @pytest.mark.parametrize("step", ["remove_moved", "restore_parked"])
-async def test_ses_10_a_bug_in_parking_fails_the_workflow_task_and_the_session_goes_on_once_it_is_fixed(
+async def test_ses_10_a_bug_in_parking_fails_the_workflow_task_until_it_is_fixed(
     env: Environment, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     await goes_on_after_bug(env, monkeypatch, PromptQueue, step, prompts=20)
 
 
-async def test_ses_10_a_bug_in_moving_turns_fails_the_workflow_task_and_the_session_goes_on_once_it_is_fixed(
+async def test_ses_10_a_bug_in_moving_turns_fails_the_workflow_task_until_it_is_fixed(
     env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await goes_on_after_bug(env, monkeypatch, Session, "remove_moved", prompts=30, max_state_bytes=MIN_STATE_BYTES)

@@ -49,7 +49,7 @@ async def running_call(env: Environment) -> DrivenSession:
 LOOK_EVENTS = [CallEvent(name="look", args={"n": 1}), ResultEvent(outcome="look done", content="{'n': 1}")]
 
 
-async def test_ctx_13_a_session_tells_what_has_happened_since_the_prompt_while_a_call_runs(env: Environment) -> None:
+async def test_ctx_13_a_session_shows_what_happened_since_the_prompt_while_a_call_runs(env: Environment) -> None:
     env.tools.gate.close()
     session = await running_call(env)
     assert await context(session) == "", "a first step that is not finished is nothing to go on from"
@@ -107,7 +107,7 @@ async def test_ctx_12_a_turn_that_was_cut_off_before_its_first_step_is_current(e
     )
 
 
-async def test_ctx_12_what_was_steered_in_is_said_by_the_user(env: Environment) -> None:
+async def test_ctx_12_a_steered_prompt_is_shown_as_the_users(env: Environment) -> None:
     env.tools.gate.close()
     session = await running_call(env)
     await session.prompt(id="st", text="only the red ones\n$respond: all of them", mode="steer")
@@ -123,7 +123,7 @@ async def test_ctx_12_what_was_steered_in_is_said_by_the_user(env: Environment) 
     assert history == replay_events(turn)
 
 
-async def test_ctx_12_the_number_of_events_is_asked_for_in_any_form(env: Environment) -> None:
+async def test_ctx_12_the_number_of_events_is_accepted_in_any_form(env: Environment) -> None:
     session = await env.start()
     for number in range(1, 13):
         await session.prompt(f"prompt {number}")
@@ -140,13 +140,15 @@ async def test_ctx_12_the_number_of_events_is_asked_for_in_any_form(env: Environ
     ("argument", "named"),
     [(-1, "max_history"), (10_001, "max_history"), ({"max": 3}, "max"), ("3", "max_history"), (True, "max_history")],
 )
-async def test_ctx_13_what_can_not_be_read_is_refused_by_its_field(env: Environment, argument: Any, named: str) -> None:
+async def test_ctx_13_an_invalid_argument_is_rejected_naming_the_field(
+    env: Environment, argument: Any, named: str
+) -> None:
     session = await env.start()
     with pytest.raises(WorkflowQueryFailedError, match=rf"Refused: .*{named}"):
         await context(session, argument)
 
 
-async def test_ctx_12_archived_turns_are_counted_through_new_runs_too(env: Environment) -> None:
+async def test_ctx_12_archived_turns_are_counted_across_runs(env: Environment) -> None:
     limits = SMALL.limits.model_copy(update={"max_history_events": 50})
     session = await env.start(SMALL.model_copy(update={"limits": limits}))
     for number in range(1, 13):
@@ -163,7 +165,7 @@ async def test_ctx_12_archived_turns_are_counted_through_new_runs_too(env: Envir
     assert text.startswith(f"=== HISTORY ===\n(showing last {len(history)} of 48 messages)\n\n$user: x")
 
 
-async def test_ctx_12_steps_that_were_archived_are_counted_and_told(env: Environment) -> None:
+async def test_ctx_12_archived_steps_are_counted_and_shown(env: Environment) -> None:
     async def read(invocation: ToolInvocation) -> ToolResult:
         if invocation.args["n"] == STEPS - 5:
             env.tools.gate.close()
@@ -187,5 +189,5 @@ async def test_ctx_12_steps_that_were_archived_are_counted_and_told(env: Environ
     assert f"(showing last {len(history)} of {STEPS * 3 + 2} messages)" in await context(session, 0)
     await session.prompt("and now?")
     await session.idle(turns=2)
-    # Those of the first turn that the session still holds: the archive may have it by now.
+    # Events of the first turn that the session still has: the archive may have it by now.
     assert re.search(rf"\(showing last (?:20|2) of {STEPS * 3 + 4} messages\)", await context(session))

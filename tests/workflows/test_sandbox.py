@@ -50,7 +50,7 @@ class RecordingCodec(PayloadCodec, WithSerializationContext):
         return list(payloads)
 
 
-async def test_ops_8_a_codec_is_still_told_which_activity_a_payload_is_for(temporal: Client) -> None:
+async def test_ops_8_a_codec_still_receives_the_activity_that_a_payload_is_for(temporal: Client) -> None:
     names: set[str] = set()
     converter = dataclasses.replace(DATA_CONVERTER, payload_codec=RecordingCodec(names))
     async with environment(Client(**{**temporal.config(), "data_converter": converter})) as env:
@@ -87,7 +87,7 @@ class LateImports(logging.Handler):
 
 
 @pytest.mark.parametrize("handler", ["rich", "late imports"])
-async def test_ops_8_a_session_answers_whatever_log_handler_the_application_has(
+async def test_ops_8_a_session_works_with_any_log_handler_of_the_application(
     temporal: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handler: str
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
@@ -110,7 +110,7 @@ async def test_ops_8_a_session_answers_whatever_log_handler_the_application_has(
     assert "Conversation: 2 messages" in (lines.getvalue() if handler == "rich" else "".join(late.lines))
 
 
-async def test_ops_8_a_session_runs_the_module_that_the_worker_has_loaded_and_no_copy_of_it(
+async def test_ops_8_a_session_runs_the_workers_own_module_and_not_a_copy(
     temporal: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     created: list[object] = []

@@ -21,7 +21,7 @@ EVERY_NAME = [name for use in USES for name in use.names]
 
 
 @pytest.mark.parametrize("name", EVERY_NAME)
-def test_ops_12_the_sdk_that_is_installed_has_every_private_name(name: str) -> None:
+def test_ops_12_the_installed_sdk_has_every_private_name_that_we_use(name: str) -> None:
     assert Use((name,), "").missing() == []
     assert Use((f"{name}_of_tomorrow",), "").missing() == [f"{name}_of_tomorrow"]
     assert Use((name.replace(":", "_of_tomorrow:"),), "").missing() != []
@@ -53,7 +53,7 @@ async def test_ops_12_a_worker_without_a_private_part_logs_it_and_answers_prompt
     assert all(any(name in line for line in lines) for name in removed)
 
 
-async def test_ops_10_a_slow_task_is_no_deadlock_before_its_own_timeout(temporal: Client) -> None:
+async def test_ops_10_a_slow_task_is_not_a_deadlock_before_its_own_timeout(temporal: Client) -> None:
     async with environment(temporal, task_timeout=7) as env:
         assert env.worker._workflow_worker is not None
         assert env.worker._workflow_worker._deadlock_timeout_seconds == 7
@@ -62,7 +62,7 @@ async def test_ops_10_a_slow_task_is_no_deadlock_before_its_own_timeout(temporal
         assert env.worker._workflow_worker._deadlock_timeout_seconds == 2
 
 
-async def test_api_3_a_session_stays_in_memory_after_an_update_that_it_rejected(
+async def test_api_3_a_session_stays_in_memory_after_it_rejects_an_update(
     temporal: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checks, has_completed = list[bool](), sdk_internals._has_completed

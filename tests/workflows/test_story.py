@@ -1,4 +1,4 @@
-"""What the live tests ask of a vendor, the offline model does in every run (AGT-4, AGT-11)."""
+"""The offline model completes the live tests' scenario in every test run (AGT-4, AGT-11)."""
 
 from pathlib import Path
 
@@ -8,9 +8,7 @@ from tests.live.story import has_thought, read_and_remember
 from turnkeeper.models.transcript.trajectory import ModelStep
 
 
-async def test_agt_11_the_story_of_the_live_tests_is_one_that_can_be_got_through(
-    temporal: Client, tmp_path: Path
-) -> None:
+async def test_agt_11_the_scenario_of_the_live_tests_can_be_completed(temporal: Client, tmp_path: Path) -> None:
     turns = await read_and_remember(temporal, "offline:", tmp_path)
     assert has_thought(turns)
     calls = [[call.name for call in step.tool_calls] for step in turns[0].steps if isinstance(step, ModelStep)]

@@ -22,9 +22,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "temporal.md").read_text()
 
 
-async def test_ses_17_the_program_for_temporals_sdk_runs_as_it_stands_in_the_docs(
-    temporal: Client, env: Environment
-) -> None:
+async def test_ses_17_the_docs_program_for_temporals_sdk_runs_unchanged(temporal: Client, env: Environment) -> None:
     """M10: the workflow's type, task queue and handlers stood nowhere."""
     program = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)
     assert program
@@ -56,7 +54,7 @@ def test_ses_17_the_docs_name_every_field_of_a_signal(signal: str, argument: typ
     assert fields.split(", ") == expected
 
 
-def test_ops_1_every_block_of_the_docs_types_our_command_alike() -> None:
+def test_ops_1_every_block_of_the_docs_writes_our_command_the_same_way() -> None:
     """M14: half of the blocks began with a bare `turnkeeper`, which `make run` puts on no PATH."""
     pages = [DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md", *DOCS.glob("*.md")]
     blocks = [block for page in pages for block in re.findall(r"```(?:bash|sh)\n(.*?)```", page.read_text(), re.DOTALL)]

@@ -1,4 +1,4 @@
-"""What a turn costs: Temporal's actions, as its cloud bills them, and events (OPS-11, docs/scaling.md).
+"""The cost of a turn: Temporal's actions, as its cloud bills them, and events (OPS-11, docs/scaling.md).
 
 The standard turn has four model calls and three tools.
 """

@@ -40,7 +40,7 @@ PAYLOADS = [
     Payload(metadata={"encoding": b"json/protobuf", "messageType": b"google.protobuf.Timestamp"}, data=b"{}"),
     Payload(metadata={"encoding": b"binary/protobuf", "messageType": b"google.protobuf.Timestamp"}, data=b"\xff"),
 ]
-"""Of any encoding, with and without data that fits it. Some decode to a value that is no prompt."""
+"""Payloads of any encoding, with and without matching data. Some decode to a value that is not a prompt."""
 
 INVALID = [
     payload
@@ -82,11 +82,11 @@ async def failed_tasks(driven: DrivenSession) -> list[str]:
     ]
 
 
-async def test_ses_5_each_signal_of_any_payload_is_rejected_with_its_reason(shared: Environment) -> None:
+async def test_ses_5_a_signal_with_any_payload_is_rejected_with_a_reason(shared: Environment) -> None:
     driven = await shared.start()
     results = await gather(*(driven.handle.signal("prompt", raw(payload)) for payload in PAYLOADS))
     assert set(results) == {None}
-    fates = await until(lambda: fates_of(driven, len(PAYLOADS)))
+    fates = await until(lambda: recorded_fates(driven, len(PAYLOADS)))
     assert {(fate.fate, fate.refusal) for fate in fates} <= {("rejected", "invalid"), ("rejected", "blank")}
     assert any("can't be decoded as 'binary/encrypted'" in (fate.reason or "") for fate in fates)
     assert all(len((fate.reason or "").encode()) <= 500 for fate in fates)
@@ -97,13 +97,13 @@ async def test_ses_5_each_signal_of_any_payload_is_rejected_with_its_reason(shar
         await replayer().replay_workflow(history)
 
 
-async def fates_of(driven: DrivenSession, count: int) -> Any:
+async def recorded_fates(driven: DrivenSession, count: int) -> Any:
     fates = (await driven.queue()).fates
     return fates if len(fates) >= min(count, REMEMBERED_FATES) else None
 
 
 @pytest.mark.parametrize("signal", ["end_chat", "task_changed"])
-async def test_ses_5_other_signals_of_any_payload_block_nothing(shared: Environment, signal: str) -> None:
+async def test_ses_5_other_signals_with_any_payload_block_nothing(shared: Environment, signal: str) -> None:
     driven = await shared.start()
     await driven.prompt("hello")
     await driven.idle(turns=1)
@@ -115,7 +115,7 @@ async def test_ses_5_other_signals_of_any_payload_block_nothing(shared: Environm
 
 
 @pytest.mark.parametrize("update", ["withdraw_prompt", "cancel_turn", "resolve_approval", "configure", "end_session"])
-async def test_ses_5_an_update_of_any_payload_is_rejected_by_its_validator(shared: Environment, update: str) -> None:
+async def test_ses_5_an_update_with_any_payload_is_rejected_by_its_validator(shared: Environment, update: str) -> None:
     driven = await shared.start()
     payloads = INVALID[::4]
     for error in await gather(*(driven.update(update, raw(payload)) for payload in payloads)):
@@ -130,7 +130,7 @@ async def test_ses_5_an_update_of_any_payload_is_rejected_by_its_validator(share
 
 
 @pytest.mark.parametrize("query", ["get_conversation_state", "get_conversation_updates", "get_queue"])
-async def test_ses_5_a_query_of_any_payload_fails_with_a_reason(shared: Environment, query: str) -> None:
+async def test_ses_5_a_query_with_any_payload_fails_with_a_reason(shared: Environment, query: str) -> None:
     driven = await shared.start()
     payloads = INVALID[::4]
     answers = await gather(*(driven.handle.query(query, raw(payload)) for payload in payloads))

@@ -1,4 +1,4 @@
-"""What queries and the Temporal Web UI show of a session: SES-3, SES-13, SES-17."""
+"""A session in queries and in the Temporal Web UI: SES-3, SES-13, SES-17."""
 
 import json
 import re
@@ -50,7 +50,7 @@ def _own_upserts(history: WorkflowHistory) -> list[HistoryEvent]:
     ]
 
 
-async def test_ses_17_current_details_say_who_what_how_far_and_what_waits(env: Environment) -> None:
+async def test_ses_17_current_details_show_the_title_user_progress_and_queue(env: Environment) -> None:
     env.vendor.script = [asks(("look", {}))]
     env.tools.gate.close()
     session = await env.start(
@@ -78,7 +78,7 @@ async def test_ses_17_current_details_say_who_what_how_far_and_what_waits(env: E
     assert "<b>" not in page
 
 
-async def test_ses_17_current_details_say_how_the_last_turn_ended_and_why(env: Environment) -> None:
+async def test_ses_17_current_details_show_how_and_why_the_last_turn_ended(env: Environment) -> None:
     """M7: a failed or stopped turn left `Status: idle` and nothing else."""
     env.vendor.script = [ModelError("auth", "the key was *refused*"), Gate(is_open=False), says("fine")]
     session = await env.start()
@@ -100,7 +100,7 @@ async def test_ses_17_current_details_say_how_the_last_turn_ended_and_why(env: E
     assert re.search(rf"Last turn:\*\* completed at {TIME}\n", await details(session))
 
 
-async def test_ses_17_current_details_say_which_call_awaits_approval_and_with_what(env: Environment) -> None:
+async def test_ses_17_current_details_show_the_call_that_awaits_approval(env: Environment) -> None:
     """M7: such a call was `running` in the next step, with its arguments as Python."""
     env.vendor.script = [asks(("pay", {"to": "a `b`", "urgent": True})), says("done")]
     session = await env.start(SessionInput(tool_policy={"pay": "ask"}))
@@ -111,7 +111,7 @@ async def test_ses_17_current_details_say_which_call_awaits_approval_and_with_wh
     assert 'Arguments:\n  to: "a `b`"\n  urgent: true\n' in page
 
 
-async def test_ses_17_every_handler_is_described_and_our_own_queries_come_last(env: Environment) -> None:
+async def test_ses_17_every_handler_has_a_description_and_our_queries_come_last(env: Environment) -> None:
     session = await env.start()
     metadata = await session.handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
     definition = metadata.definition
@@ -137,7 +137,7 @@ async def test_ses_17_every_activity_has_a_summary(env: Environment) -> None:
     ]
 
 
-async def test_ses_17_a_turn_writes_no_search_attribute_and_its_number_comes_with_the_next_change(
+async def test_ses_17_the_turn_count_is_written_only_with_another_search_attribute(
     env: Environment,
 ) -> None:
     session = await env.start(SessionInput(user="alice"))
@@ -158,7 +158,7 @@ async def test_ses_17_a_turn_writes_no_search_attribute_and_its_number_comes_wit
     assert (ended.get(search_attributes.SESSION_STATUS), ended.get(search_attributes.TURNS)) == ("ended", 3)
 
 
-async def test_ses_17_the_number_of_turns_is_written_when_a_run_begins(env: Environment) -> None:
+async def test_ses_17_the_turn_count_is_written_when_a_run_starts(env: Environment) -> None:
     session = await env.start(SessionInput.model_validate({"user": "alice", "limits": {"max_history_events": 50}}))
     for number in range(12):
         await session.prompt(f"prompt {number}")
@@ -172,13 +172,13 @@ async def test_ses_17_the_number_of_turns_is_written_when_a_run_begins(env: Envi
     assert attributes.get(search_attributes.USER) == "alice"
 
 
-async def test_ses_17_a_bare_json_string_as_the_web_ui_sends_it_is_answered(env: Environment) -> None:
+async def test_ses_17_a_bare_json_string_from_the_web_ui_is_answered(env: Environment) -> None:
     session = await env.start()
     await session.handle.signal("prompt", "read it to me")
     assert [turn.agent_message for turn in await session.idle(turns=1)] == ["echo: read it to me"]
 
 
-async def test_ses_3_the_pictures_of_a_conversation_have_their_fields(env: Environment) -> None:
+async def test_ses_3_the_views_of_a_conversation_have_their_fields(env: Environment) -> None:
     session = await env.start(SessionInput(title="T", user="alice"))
     await session.prompt("hello")
     await session.idle(turns=1)
@@ -211,7 +211,7 @@ async def test_ses_3_the_pictures_of_a_conversation_have_their_fields(env: Envir
     }
 
 
-async def test_ses_13_get_queue_and_get_model_request_answer_and_refuse_clearly(env: Environment) -> None:
+async def test_ses_13_get_queue_and_get_model_request_answer_or_reject_clearly(env: Environment) -> None:
     env.vendor.gate.close()
     session = await env.start(SessionInput(system_prompt="be brief"))
     await session.prompt(id="p1", text="one")

@@ -1,1 +1,1 @@
-"""What a process needs to run the workflow: connection, task slots, eviction."""
+"""Running the workflow in a process: connection, task slots, eviction."""

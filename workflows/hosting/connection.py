@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 RETENTION_DAYS = 30
 
 CONNECT_SECONDS = 5.0
-"""Timeout of one attempt: the SDK itself waits for ever if the network drops packets."""
+"""Timeout of one attempt: the SDK itself waits forever if the network drops packets."""
 
 POLL_SECONDS = 70.0
 """A worker polls at least once a minute; Temporal lists it for 5 minutes after its last poll."""
@@ -110,9 +110,9 @@ async def _log_until_reachable(client: Client, endpoint: Endpoint) -> None:
 
 
 async def prepare_embedded(client: Client, *, patience: float = 0.0) -> None:
-    """Prepare the embedded server's namespace as `prepare` does, and have it retain ended sessions.
+    """Prepare the embedded server's namespace as `prepare` does, and set its retention of ended sessions.
 
-    A server that is starting refuses that, so it has `patience` seconds. Raises `TemporalAccessError`.
+    A starting server rejects this, so it has `patience` seconds. Raises `TemporalAccessError`.
     """
     deadline = asyncio.get_running_loop().time() + patience
     while True:
@@ -261,7 +261,7 @@ def _type_name(key: SearchAttributeKey[Any]) -> str:
 
 
 class Reason(NamedTuple):
-    """What is wrong, as part of a sentence, and what to do about it; without `fix`, the address may be wrong."""
+    """A problem as part of a sentence, and its fix; without `fix`, the address may be wrong."""
 
     text: str
     fix: str = ""

@@ -1,7 +1,7 @@
 """Our payloads: the carried state is compressed, and whatever arrives reaches its handler (OPS-8, SES-5, SES-10).
 
 The SDK decodes a message before our code gets it. Where that fails, it drops a signal in silence, and a start fails its
-workflow task for ever. Our handlers take any value, so they get one here too, and it says what arrived.
+workflow task forever. Our handlers take any value, so they get one here too, and it says what arrived.
 
 A session's carried state stands in the history twice for each of its runs: in the event that ends one, and in the one
 that starts the next. It is most of a long session's bytes, so it is compressed. Everything else stays readable for any

@@ -1,6 +1,6 @@
-"""What our processes need while they start, run and end.
+"""Starting, running and ending our processes.
 
-A start pauses the garbage collector. A process whose event loop stands still ends itself, so that its supervisor starts
+A start pauses the garbage collector. A process whose event loop is blocked ends itself, so that its supervisor starts
 it again: a call that never returns on the loop would otherwise leave a worker that takes tasks and finishes none, or a
 gateway that answers nobody, until a person notices. And a process that loads the SDK ends without the interpreter's
 clean-up.
@@ -92,7 +92,7 @@ def run_to_end(main: Callable[[], object]) -> NoReturn:
     so a clean end would often look like a crash. The exit code is that of a `SystemExit`; 1 after any other exception,
     which is printed; else 0.
     """
-    code = _exit_code_of(main)
+    code = _run_for_exit_code(main)
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
@@ -100,7 +100,7 @@ def run_to_end(main: Callable[[], object]) -> NoReturn:
     os._exit(code)
 
 
-def _exit_code_of(main: Callable[[], object]) -> int:
+def _run_for_exit_code(main: Callable[[], object]) -> int:
     try:
         main()
     except SystemExit as end:

@@ -1,4 +1,4 @@
-"""What works with parts of Temporal's SDK that are not public: all of them, each with why (OPS-8, OPS-10, SES-12).
+"""All uses of parts of Temporal's SDK that are not public, each with the reason (OPS-8, OPS-10, SES-12).
 
 Each use is listed below in `Use`, with its names and with what a worker does in a release that lacks one. A worker
 checks them when it starts and logs what is missing; it works without them, but slower. `pyproject.toml` bounds the SDK
@@ -148,7 +148,7 @@ def _exists(name: str) -> bool:
 
 
 class SdkInternals:
-    """What this release of the SDK allows, for one worker."""
+    """The private parts of the installed SDK that one worker can use."""
 
     def __init__(self, client: Client) -> None:
         """Check the names, log what is missing, and prepare the process."""
@@ -164,7 +164,7 @@ class SdkInternals:
         """The SDK's runner without a sandbox, and with evictions if they are possible.
 
         A sandbox loads modules that are imported late once more for each session, and restricts them: an application's
-        log handler, which runs in the workflow's thread, then fails workflow tasks for ever (docs/decisions/0045).
+        log handler, which runs in the workflow's thread, then fails workflow tasks forever (docs/decisions/0045).
         """
         if PAYLOAD_VISITS not in self._missing:
             spare_needless_visits()
@@ -174,7 +174,7 @@ class SdkInternals:
         return 0 if EVICTION in self._missing else count
 
     def adjust(self, worker: Worker, *, deadlock_timeout: float) -> None:
-        """Let the runner evict sessions of `worker`, and a workflow task run for `deadlock_timeout`, at least 2 s."""
+        """Enable evictions from `worker` and set its deadlock timeout, which is at least 2 s."""
         if isinstance(self.runner, EvictingRunner):
             bridge = worker._bridge_worker
 
@@ -197,7 +197,7 @@ class WorkflowTask(NamedTuple):
 
 
 class Basis(NamedTuple):
-    """What the state of an instance rests on."""
+    """The origin of an instance's state."""
 
     task: WorkflowTask | None = None
     """The last workflow task."""

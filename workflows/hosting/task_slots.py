@@ -3,7 +3,7 @@
 A session that the worker has in memory gets its workflow tasks through the sticky queue; they take milliseconds. Other
 sessions, such as all sessions of a worker that died, are replayed from their history, which takes 0.4 ms of CPU time
 per event. Replays share one processor, and a workflow task's timeout runs from the moment it is polled. Ten replays at
-once on a busy machine would all exceed `task_timeout`, go to the next worker and start again there, for ever. So a
+once on a busy machine would all exceed `task_timeout`, go to the next worker and start again there, forever. So a
 worker polls for only a few at a time; the others wait in Temporal, where their timeout does not run.
 """
 

@@ -18,7 +18,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.context.model_context import LearnedLimit
     from turnkeeper.models.context.model_view import head_tokens
     from turnkeeper.models.errors import ErrorType, TurnFailedError, fail
-    from turnkeeper.models.session.archive.index_entries import entry_of
+    from turnkeeper.models.session.archive.index_entries import make_index_entry
     from turnkeeper.models.texts.counted import counted
     from turnkeeper.models.transcript.model_call import ModelCall, ModelCallOutcome, ModelResponse, QuickReads
     from turnkeeper.models.transcript.trajectory import ToolResult, Usage
@@ -27,7 +27,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.workflows.turn.open_request import OpenRequest, RequestSlot
     from turnkeeper.workflows.turn.summaries import Summaries
     from turnkeeper.workflows.turn.turn_scope import TurnScope, check_cancelled
-    from turnkeeper.workflows.turn.unfinished import spent_of, unfinished_of
+    from turnkeeper.workflows.turn.unfinished import spent_usage, unfinished_response
 
 _MAX_RESENDS = {"context_too_long": 2, "maybe_too_long": 1, "digest_mismatch": 1, "empty_answer": 1}
 """How often a changed request is sent, by cause (AGT-9, CTX-7)."""
@@ -114,7 +114,7 @@ class ModelCalls:
     async def _outcome_or_reset(self, request: OpenRequest, limit: LearnedLimit | None) -> ModelCallOutcome:
         """Return the outcome of `request`; if the vendor refuses it for good, renew tools and state, once.
 
-        A session that kept sending the same would be refused for ever, also after its tools were fixed.
+        A session that kept sending the same would be refused forever, also after its tools were fixed.
         """
         session = self._session
         try:
@@ -165,7 +165,7 @@ class ModelCalls:
                 model_request=session.context.view.request(session.head),
                 digest=session.context.view.digest(session.head),
                 estimated_tokens=session.context.view.estimated_tokens,
-                entry=entry_of(session),
+                entry=make_index_entry(session),
             )
         )
 
@@ -280,8 +280,8 @@ class ModelCalls:
             outcome = await call
         except ActivityError as error:
             max_bytes = scope.turn.bytes.max_answer(self._session.room.turn_cap)
-            self.unfinished = unfinished_of(error, model=scope.turn.model, max_bytes=max_bytes)
-            self._count_spent(spent_of(error))
+            self.unfinished = unfinished_response(error, model=scope.turn.model, max_bytes=max_bytes)
+            self._count_spent(spent_usage(error))
             scope.check_stop()
             raise
         self.unfinished = outcome.unfinished

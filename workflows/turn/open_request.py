@@ -22,7 +22,7 @@ class OpenRequest:
     digest: str
     estimated_tokens: int
     entry: IndexEntry | None = None
-    """What lists show of the session meanwhile; `None` for requests that are no step of a turn."""
+    """The session's list entry meanwhile; `None` for requests that are not a step of a turn."""
 
     @property
     def message_count(self) -> int:

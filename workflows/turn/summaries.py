@@ -24,7 +24,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.turn.open_request import OpenRequest, RequestSlot
     from turnkeeper.workflows.turn.turn_scope import TurnScope, check_cancelled
-    from turnkeeper.workflows.turn.unfinished import spent_of
+    from turnkeeper.workflows.turn.unfinished import spent_usage
 
 
 class Summaries:
@@ -89,7 +89,7 @@ class Summaries:
             )
         except ActivityError as error:
             check_cancelled(error)
-            return SummaryOutcome(trouble=describe_failure(error)[1], spent=spent_of(error))
+            return SummaryOutcome(trouble=describe_failure(error)[1], spent=spent_usage(error))
 
 
 class Condensing:
@@ -141,4 +141,4 @@ class Condensing:
             )
         except ActivityError as error:
             check_cancelled(error)
-            return CondenseOutcome(trouble=describe_failure(error)[1], spent=spent_of(error))
+            return CondenseOutcome(trouble=describe_failure(error)[1], spent=spent_usage(error))

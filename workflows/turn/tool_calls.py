@@ -275,13 +275,13 @@ class ToolCalls:
 
 def _result_of_failure(name: str, error: ActivityError, *, repeatable: bool) -> ToolResult:
     if repeatable:
-        return ToolResult(outcome=f"{name} failed: {_reason_of(error)}", status="error")
+        return ToolResult(outcome=f"{name} failed: {_loss_reason(error)}", status="error")
     if not _has_started(error):
         return ToolResult(outcome=f"{name} was not started: no worker was free in time", status="error")
-    return _outcome_unknown(f"{name} was started, but {_reason_of(error)}")
+    return _outcome_unknown(f"{name} was started, but {_loss_reason(error)}")
 
 
-def _reason_of(error: ActivityError) -> str:
+def _loss_reason(error: ActivityError) -> str:
     if has_worker_died(error):
         return "its worker died while it ran"
     return "it did not finish in time" if isinstance(error.cause, ActivityTimeout) else "the worker failed while it ran"

@@ -20,7 +20,7 @@ with workflow.unsafe.imports_passed_through():
 
 
 class TurnScope:
-    """What the parts of a running turn share."""
+    """State shared by the parts of a running turn."""
 
     def __init__(
         self, session: Session, *, refresh_ui: Callable[[], None], is_due_for_new_run: Callable[[], bool]

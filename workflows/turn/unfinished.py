@@ -16,7 +16,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.transcript.trajectory import Usage
 
 
-def unfinished_of(error: ActivityError, *, model: str, max_bytes: int) -> ModelResponse | None:
+def unfinished_response(error: ActivityError, *, model: str, max_bytes: int) -> ModelResponse | None:
     """Return what the last attempt of a model call had written; `None` if nothing, or unknown.
 
     If the worker reported the failure, it is in the failure's details. If Temporal or the supervisor ended the call, it
@@ -31,11 +31,11 @@ def unfinished_of(error: ActivityError, *, model: str, max_bytes: int) -> ModelR
             parts = PartialOutput.model_validate(snapshot[0]).parts
             return unfinished_answer(parts, model=model, max_bytes=max_bytes // 2)
     except ValidationError:
-        return None  # details of something else, or of another release
+        return None  # details of something else, or of another version
     return None
 
 
-def spent_of(error: ActivityError) -> Usage | None:
+def spent_usage(error: ActivityError) -> Usage | None:
     """Return the usage of a failed call's attempts; `None` if nothing, or unknown (AGT-9)."""
     cause = error.cause
     details = cause.details if isinstance(cause, ApplicationError) and not is_reported_death(cause) else ()

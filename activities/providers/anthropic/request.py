@@ -52,7 +52,7 @@ _FEWER_TOKENS = {
 """Maximum tokens for models that don't think, which reject a higher limit. The first match counts."""
 
 THINKING_TOKENS = 8_000
-"""Of these for thinking, for models that need a budget."""
+"""Of these tokens, the ones for thinking, for models that need a budget."""
 
 GO_ON = "(Go on.)"
 """A user's message for conversations that end with the assistant: newer models refuse to continue their own text."""

@@ -62,7 +62,7 @@ class Vendor:
     package: str
     """Its SDK, which is also the name of our extra that installs it."""
     no_path_advice: str = ""
-    """What to do if the address has no such path."""
+    """The advice if the address has no such path."""
 
 
 def should_retry_of(headers: Mapping[str, str]) -> bool | None:

@@ -76,7 +76,7 @@ _RESET = re.compile(
 )
 _LIMIT_FIELDS = ("ratelimit", "x-ratelimit")
 _RESET_FIELD = re.compile(r"(?:\breset=|;\s*t=)(\d{1,12})", re.ASCII)
-"""Of the IETF's header: `limit=100, remaining=0, reset=50`, later `"default";r=0;t=50`."""
+"""The IETF's header: `limit=100, remaining=0, reset=50`, later `"default";r=0;t=50`."""
 
 
 def seconds_until(value: str, *, now: datetime) -> float | None:

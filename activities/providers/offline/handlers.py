@@ -17,7 +17,7 @@ from typing import Literal
 from turnkeeper.features.tasks.session.task_state import without_history_notes
 from turnkeeper.models.context.summary import SUMMARY_MARK
 from turnkeeper.models.errors import TurnkeeperError
-from turnkeeper.models.transcript.attachments import named_in_text
+from turnkeeper.models.transcript.attachments import placeholder_text
 from turnkeeper.models.transcript.model_call import CallPart, ModelMessage, ModelRequest
 from turnkeeper.models.transcript.trajectory import ToolStatus
 
@@ -208,7 +208,7 @@ class Conversation:
         newest = max((index for index, message in enumerate(messages) if message.role == "user"), default=-1)
         self.results = list(_calls_with_results(messages[newest + 1 :]))
         """The calls of this turn that have a result."""
-        self.attachments = [named_in_text(one) for one in messages[newest].attachments] if user_texts else []
+        self.attachments = [placeholder_text(one) for one in messages[newest].attachments] if user_texts else []
         """The names of what is attached to the newest user message."""
         self._messages = messages
 

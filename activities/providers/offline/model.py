@@ -50,7 +50,7 @@ _DEFINITE = re.compile(
     re.IGNORECASE,
 )
 DEFINITE_WEIGHT = 0.3
-"""What a definite statement counts, as a part of the best match with the task."""
+"""The weight of a definite statement, relative to the best match with the task."""
 
 
 def condensed_of(request: ModelRequest) -> str:

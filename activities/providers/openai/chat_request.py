@@ -50,7 +50,7 @@ class OmittedToolsLog:
         self._logged_names: set[str] = set()
 
     def warn_once(self, tools: Sequence[ToolSpec]) -> None:
-        """Warn of those of `tools` that are not offered, unless already logged."""
+        """Log a warning about the `tools` that are not offered, once."""
         excluded = {tool.name for tool in supported_tools(tools)} | self._logged_names
         left_out = [tool.name for tool in tools if tool.name not in excluded]
         if left_out:
@@ -91,7 +91,7 @@ REQUIRABLE = {"reasoning_content": " ", "content": ""}
 models, in a new segment, in a step without thinking or text. Some servers treat "" as missing thinking."""
 
 NO_SIGNATURE = "skip_thought_signature_validator"
-"""What Google accepts in place of the signature of a step's first call."""
+"""A placeholder that Google accepts as the signature of a step's first call."""
 
 _NEEDS_SIGNATURES = re.compile(r"gemini-(?![12]\b)")
 _TELLING_ID = re.compile(r"functions\.[\w-]+:\d+|.{65,}", re.DOTALL)

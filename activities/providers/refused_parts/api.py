@@ -1,4 +1,4 @@
-"""What the mechanism has to know of an API, and a request in the form that is sent."""
+"""An API as the mechanism sees it, and a request in the form that is sent."""
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -21,10 +21,10 @@ NEVER_OMITTED = frozenset({"model", "messages", "input", "stream", "system", "in
 
 @dataclass(frozen=True)
 class RefusableApi:
-    """What may be left out of an API's requests."""
+    """The parts that can be left out of an API's requests."""
 
     sight_of: Callable[[str], Sight]
-    """What a model's name says about the attachments that it reads."""
+    """Returns the kinds of attachments that a model reads, by its name."""
     bounds: tuple[str, ...] = ()
     """Parameters with a number that a model may limit."""
     needed: frozenset[str] = frozenset()
@@ -44,7 +44,7 @@ class RefusableApi:
     learns_sight: bool = True
     """Whether a refusal of a kind of attachments is remembered for the model."""
     advice_without_tools: str = ""
-    """What to do if a model takes no tools."""
+    """The advice if a model does not support tools."""
 
 
 class Parts:

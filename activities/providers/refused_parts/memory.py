@@ -1,4 +1,4 @@
-"""What the models of one endpoint refuse, remembered in a worker for a day and then tried again (AGT-9).
+"""The parts that the models of one endpoint refuse, remembered for a day and then tried again (AGT-9).
 
 Parameters, tools and kinds of attachments are the same in all sessions, so they are remembered by model. Fields of
 messages and single contents depend on a session's past, so they are remembered by model and session.

@@ -27,7 +27,7 @@ Send = Callable[[Body], AsyncGenerator[Delta | ModelResponse, None]]
 
 
 class RefusedParts:
-    """What one endpoint's models refuse."""
+    """The parts that one endpoint's models refuse."""
 
     def __init__(self, api: RefusableApi, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._api = api

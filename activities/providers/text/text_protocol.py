@@ -255,7 +255,7 @@ API = "openai.chat.text"
 _LIKE_AN_ANSWER = re.compile(rf"^(?=\\*{GRAMMAR.sigil}(?:{'|'.join(KINDS)}):)", re.MULTILINE)
 
 STOP_SEQUENCES = ["\n§result:", "\n§user:"]
-"""Where a server should stop: what follows would be invented."""
+"""Stop sequences: text after them would be invented."""
 
 _FORM = """\
 # How the conversation is written

@@ -17,16 +17,16 @@ from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.activities.providers.wire.event_stream import NO_STREAMS, content_type
 
 MAX_BODY_BYTES = 1024 * 1024
-"""Of an error, a page, or anything else that is not a stream of events."""
+"""Limit of an error, a page, or anything else that is not an event stream."""
 
 MAX_EVENT_BYTES = 8 * 1024 * 1024
-"""Of one event: some repeat the whole answer, including the request's tools and instructions."""
+"""Limit of one event: some repeat the whole answer with the request's tools and instructions."""
 
 MAX_EVENT_LINES = 1_000
-"""Of one event, which has a handful. The SDKs need quadratic time for them."""
+"""Limit of the lines of one event, which has a handful. The SDKs need quadratic time for them."""
 
 MAX_STREAM_BYTES = 64 * 1024 * 1024
-"""Of one answer on the wire: about fifty times the largest answer that is stored."""
+"""Limit of one answer on the wire: about fifty times the largest answer that is stored."""
 
 _WINDOW_BITS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 """The compressions that can be read, as `zlib` identifies them."""

@@ -23,8 +23,8 @@ from turnkeeper.models.transcript.attachments import (
     ImageAttachment,
     ImageMediaType,
     check_content,
+    detect_image_type,
     first_problem,
-    image_type_of,
 )
 from turnkeeper.stores.blobs import attachments_owner
 
@@ -86,7 +86,7 @@ async def upload_attachment(
         reason = "must be the content's own type: the body is the content, not a form with it"
         raise invalid(_FIELDS["media_type"], reason)
     if media_type in _TYPES_OF_ANYTHING:
-        media_type = image_type_of(content) or (PDF if content.startswith(b"%PDF-") else UNKNOWN_TYPE)
+        media_type = detect_image_type(content) or (PDF if content.startswith(b"%PDF-") else UNKNOWN_TYPE)
     attachment = _attachment_of(content, media_type, name)
     if wrong := first_problem(attachment):
         raise invalid(_FIELDS.get(wrong[0], "body"), wrong[1])
@@ -133,7 +133,7 @@ async def get_attachment(
     headers = {**HEADERS, "ETag": f'"{content_hash}"', **_disposition_headers(content, name)}
     if if_none_match and matches(headers["ETag"], if_none_match):
         return Response(status_code=304, headers=headers)
-    return Response(content, headers=headers, media_type=image_type_of(content) or UNKNOWN_TYPE)
+    return Response(content, headers=headers, media_type=detect_image_type(content) or UNKNOWN_TYPE)
 
 
 def _attachment_of(content: bytes, media_type: str, name: str | None) -> ImageAttachment | FileAttachment:
@@ -145,6 +145,6 @@ def _attachment_of(content: bytes, media_type: str, name: str | None) -> ImageAt
 
 def _disposition_headers(content: bytes, name: str | None) -> Mapping[str, str]:
     """Return the header by which a browser shows an image in its place, and saves everything else."""
-    disposition = "inline" if image_type_of(content) else "attachment"
+    disposition = "inline" if detect_image_type(content) else "attachment"
     suffix = f"; filename*=UTF-8''{quote(name, safe='')}" if name else ""
     return {"Content-Disposition": disposition + suffix}

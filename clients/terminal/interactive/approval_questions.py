@@ -1,4 +1,4 @@
-"""What people decide on in a terminal: the one text of each call (AGT-8), printed as it is.
+"""Approvals in a terminal: the one text of each call (AGT-8), printed unchanged.
 
 A call can be approved once all of its text was printed. Nothing of it is cut or wrapped here: a terminal breaks long
 lines itself, and what scrolls out of sight is in the scrollback. A text that is too long for most scrollbacks is
@@ -35,7 +35,7 @@ class ApprovalQuestions:
         return approval is not None and approval.is_whole
 
     def learn(self, approvals: Iterable[PendingApproval]) -> None:
-        """Note the texts of calls; one that has changed is printed anew."""
+        """Note the texts of calls; one that has changed is printed again."""
         for approval in approvals:
             earlier = self._approvals.get(approval.call_id)
             if earlier is None or earlier.text != approval.text:
@@ -52,9 +52,9 @@ class ApprovalQuestions:
 
     def is_shown_whole(self, call_id: str) -> bool:
         """Return whether all that is decided on was printed: only then can the call be approved."""
-        return self.has(call_id) and not self.rest_of(call_id)
+        return self.has(call_id) and not self.remaining_text(call_id)
 
-    def rest_of(self, call_id: str) -> str:
+    def remaining_text(self, call_id: str) -> str:
         """Return which part of a call's text is printed next; empty if all was printed."""
         approval, printed = self._approvals.get(call_id), self._printed.get(call_id, 0)
         count = len(list(_parts_of(approval.text))) if approval else 1

@@ -145,7 +145,7 @@ class ChatSession:
 
     @property
     def question(self) -> PendingApproval | None:
-        """What is decided on now, of which at least a part was printed."""
+        """The approval being decided, of which at least a part was printed."""
         call = self.awaited_call
         return self.questions.find(call.id) if call else None
 
@@ -188,7 +188,7 @@ class ChatSession:
         keys = next((keys for keys in texts.APPROVAL_KEYS if len(keys) <= width - 2), texts.APPROVAL_KEYS[-1])
         if not approval.is_whole:
             keys = texts.ARGUMENTS_MISSING
-        elif rest := self.questions.rest_of(call.id):
+        elif rest := self.questions.remaining_text(call.id):
             keys = texts.SHOW_REST.format(rest=rest)
         dash = self._style.encodable(" — ")
         # The keys are never broken: without room after the call, they get their own line.

@@ -30,7 +30,7 @@ from turnkeeper.clients.terminal.interactive.screen import Screen
 from turnkeeper.models.session.approvals import PendingApproval
 from turnkeeper.models.session.messages import Configure
 from turnkeeper.models.session.queue.prompts import PromptMode, sentence_for
-from turnkeeper.models.transcript.attachments import Attachment, named_in_text, with_names
+from turnkeeper.models.transcript.attachments import Attachment, placeholder_text, with_names
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import ApprovalDecision
 
@@ -53,7 +53,7 @@ class InputHandler:
         """The texts of calls in tasks that were printed, by session and call."""
         self._leaves_next = False
         self._attached: list[Attachment] = []
-        """What the next prompt is sent with."""
+        """Attachments of the next prompt."""
         self._started_here: set[str] = set()
         """The ids of turns whose prompts were sent from here."""
         self._commands: dict[str, Callable[[str], None]] = {
@@ -165,7 +165,7 @@ class InputHandler:
     def attach(self, attachments: Iterable[Attachment]) -> None:
         """Send `attachments` with the next prompt."""
         self._attached += attachments
-        names = ", ".join(map(named_in_text, self._attached))
+        names = ", ".join(map(placeholder_text, self._attached))
         self._session.note(texts.ATTACHED.format(names=names))
 
     def _attach(self, path: str) -> None:

@@ -88,7 +88,7 @@ class LiveOutput:
                 end = one_line(part.text[-4 * room :], 4 * room)[-room:]
                 return self._lines(Text(f"  {Sign.THOUGHT} {end}", style="dim italic"))
             case "respond":
-                text = end_of(part.text, MAX_PARTIAL_CHARS)
+                text = last_lines(part.text, MAX_PARTIAL_CHARS)
                 return ["", *self._lines(renderer.markdown(text))] if text.strip() else []
             case "call":
                 return self._lines(Text(f"  {Sign.TOOL} {one_line(part.text, 80)}…", style="dim"))
@@ -168,10 +168,10 @@ class LiveOutput:
         return self._style.render(part).rstrip("\n").split("\n")
 
 
-def end_of(text: str, max_chars: int) -> str:
+def last_lines(text: str, max_chars: int) -> str:
     r"""Return the last lines of a Markdown text, at most `max_chars`; an open code block is opened again.
 
-    >>> end_of("one\ntwo\nthree", 9), end_of("```py\na = 1\nb = 2", 8), end_of("short", 99)
+    >>> last_lines("one\ntwo\nthree", 9), last_lines("```py\na = 1\nb = 2", 8), last_lines("short", 99)
     ('two\nthree', '```\nb = 2', 'short')
     """
     if len(text) <= max_chars:

@@ -1,6 +1,6 @@
 """The audit: who changed what, when, and with what outcome; never content (API-4, docs/decisions/0066).
 
-Theory of operation. A handler opens `RequestAudit.change` around what it does, and so says what changes. The entry is
+A handler opens `RequestAudit.change` around what it does, and so says what changes. The entry is
 written before the change, and gets its outcome afterwards. An entry without one is of a gateway that stopped in
 between.
 

@@ -14,7 +14,7 @@ from hashlib import sha256
 
 from sqlalchemy import Connection, Row, select, update
 
-from turnkeeper.models.settings.settings import Role, role_of
+from turnkeeper.models.settings.settings import Role, parse_role
 from turnkeeper.stores.database.database import Database
 from turnkeeper.stores.database.moments import microseconds, moment_of
 from turnkeeper.stores.database.rows import insert_missing
@@ -141,13 +141,13 @@ def _find(connection: Connection, key_id: str) -> ApiKey | None:
 
 
 def _key_of(row: Row[tuple[object, ...]]) -> ApiKey:
-    # A role that only a newer release knows may do the least here.
+    # A role that only a newer version knows may do the least here.
     return ApiKey(
         id=row.id,
         digest=row.digest,
         tenant=row.tenant,
         user=row.user,
-        role=role_of(row.role) or "reader",
+        role=parse_role(row.role) or "reader",
         created_at=moment_of(row.created_at),
         expires_at=None if row.expires_at is None else moment_of(row.expires_at),
         revoked_at=None if row.revoked_at is None else moment_of(row.revoked_at),

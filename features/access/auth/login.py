@@ -16,7 +16,7 @@ from turnkeeper.api.services import Services
 from turnkeeper.features.access.auth.browser_logins import LIFETIME, cookie_name, login_token
 from turnkeeper.features.access.auth.credentials import Authenticator
 from turnkeeper.models.http_responses import CallerDescription, Me
-from turnkeeper.models.settings.origins import origin_at, origin_of
+from turnkeeper.models.settings.origins import origin_at, parse_origin
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.database.database import StoreUnavailableError
 
@@ -129,9 +129,9 @@ def _is_secure(request: Request, settings: Settings) -> bool:
 
     The page's origin says that too, since some proxies don't pass the host that the browser asked for.
     """
-    public = origin_of(settings.public_url) if settings.public_url else None
+    public = parse_origin(settings.public_url) if settings.public_url else None
     if request.url.scheme == "https" or public is None or public.scheme != "https":
         return request.url.scheme == "https"
     address = origin_at("https", request.headers.get("host", ""))
     is_at_its_host = address is not None and address.host == public.host
-    return is_at_its_host or origin_of(request.headers.get("origin", "")) == public
+    return is_at_its_host or parse_origin(request.headers.get("origin", "")) == public

@@ -13,7 +13,7 @@ from hashlib import sha256
 
 from sqlalchemy import Connection, Row, delete, select
 
-from turnkeeper.models.settings.settings import Role, role_of
+from turnkeeper.models.settings.settings import Role, parse_role
 from turnkeeper.stores.database.database import Database
 from turnkeeper.stores.database.moments import microseconds, moment_of
 from turnkeeper.stores.database.rows import insert_missing
@@ -86,6 +86,6 @@ def _login_of(row: Row[tuple[object, ...]]) -> Login:
         caller_id=row.caller_id,
         tenant=row.tenant,
         user=row.user,
-        role=role_of(row.role) or "reader",
+        role=parse_role(row.role) or "reader",
         expires_at=moment_of(row.expires_at),
     )

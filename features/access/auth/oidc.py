@@ -29,8 +29,8 @@ from turnkeeper.api.identity import Identity
 from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.ids import DEFAULT_TENANT, is_tenant
-from turnkeeper.models.settings.origins import origin_of
-from turnkeeper.models.settings.settings import OidcSettings, is_loopback, role_of
+from turnkeeper.models.settings.origins import parse_origin
+from turnkeeper.models.settings.settings import OidcSettings, is_loopback, parse_role
 from turnkeeper.stores.database.tables import MAX_ID_CHARS
 
 ALGORITHMS = frozenset(
@@ -177,7 +177,7 @@ def read_keys(issuer: str) -> list[Jwk]:
 
 
 def _read_json(url: str) -> dict[str, Any]:
-    origin = origin_of(url)
+    origin = parse_origin(url)
     if origin is None or not (origin.scheme == "https" or is_loopback(origin.host)):
         raise ValueError("not an https address")
     handlers: list[urllib.request.BaseHandler] = [_NoRedirects()]
@@ -219,7 +219,7 @@ def _role_in(claim: object) -> Role:
     """Return the highest role in a claim; without a claim, the lowest."""
     if claim is None:
         return "reader"
-    roles = [role for one in (claim if isinstance(claim, list) else [claim]) if (role := role_of(one))]
+    roles = [role for one in (claim if isinstance(claim, list) else [claim]) if (role := parse_role(one))]
     if not roles:
         raise _RoleClaimError
     return max(roles, key=ROLES.index)

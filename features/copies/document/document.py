@@ -1,4 +1,4 @@
-"""The document that a session is exported to: one JSON object, which any later release imports (SES-18).
+"""The document that a session is exported to: one JSON object, which any later version imports (SES-18).
 
 The document has the whole transcript and what the model sees of it. It has nothing that works by itself: no waiting
 prompts, no allowances, no tools, and no opaque provider state, which is the vendor's and is never shown (AGT-3).

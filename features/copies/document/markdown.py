@@ -11,7 +11,7 @@ from datetime import datetime
 from pydantic_core import to_json
 
 from turnkeeper.features.copies.document.copied import SessionSnapshot
-from turnkeeper.models.transcript.attachments import Attachment, named_in_text
+from turnkeeper.models.transcript.attachments import Attachment, placeholder_text
 from turnkeeper.models.transcript.conversation import ConversationMessage, MessageRole
 from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall, dollars
 
@@ -95,7 +95,7 @@ def _prompt_blocks(text: str, attachments: Iterable[Attachment]) -> Iterator[str
 
 
 def _attachment_blocks(attachments: Iterable[Attachment]) -> Iterator[str]:
-    lines = [f"- {_plain(named_in_text(attachment))}" for attachment in attachments]
+    lines = [f"- {_plain(placeholder_text(attachment))}" for attachment in attachments]
     if lines:
         yield "\n".join(lines)
 

@@ -1,8 +1,8 @@
 """Reads a document that somebody wants to import, and checks everything that the code relies on (SES-18).
 
-A document comes from anywhere: from this release, an earlier or later one, or a text editor. `read_document` checks its
+A document comes from anywhere: from this version, an earlier or later one, or a text editor. `read_document` checks its
 form, `check_document` whether its parts agree, and `copy_of_document` whether a session can begin with it: a
-contradiction in its state would fail a workflow task for ever.
+contradiction in its state would fail a workflow task forever.
 """
 
 import re
@@ -142,7 +142,7 @@ def _wrong_form(value: JsonValue) -> Complaints:
         yield "format", f"must be {FORMAT!r}"
     version = value.get("version")
     if isinstance(version, int) and version > VERSION:
-        yield "version", f"a later release has written it; this one reads versions up to {VERSION}"
+        yield "version", f"a later version has written it; this one reads versions up to {VERSION}"
     for field in ("texts", "attachments"):
         contents = value.get(field)
         for name, content in contents.items() if isinstance(contents, dict) else ():
@@ -296,7 +296,7 @@ def _entries(document: SessionDocument) -> list[tuple[str, list[ViewRef]]]:
 
 
 def _wrong_messages(messages: tuple[ModelMessage, ...]) -> str | None:
-    """Return what is wrong with the messages of an entry; vendors refuse calls without results, for ever.
+    """Return what is wrong with the messages of an entry; vendors refuse calls without results, forever.
 
     >>> _wrong_messages((ModelMessage(role="user", content="Hi"),))
     >>> _wrong_messages((ModelMessage(role="tool", content="42"),))
@@ -336,7 +336,7 @@ def _numbers(model: BaseModel) -> Iterable[tuple[str, float]]:
 
 def _wrong_ref(ref: ViewRef, turns: dict[str, ConversationMessage], turn_count: int) -> str | None:
     if not 1 <= ref.number <= turn_count or not 0 <= ref.retried < ref.number:
-        return "has a number that no turn has"
+        return "refers to an unknown turn"
     if ref.messages:
         return None
     turn = turns.get(ref.turn)

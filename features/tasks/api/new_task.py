@@ -27,7 +27,7 @@ from turnkeeper.features.tasks.session.task_input import (
 )
 from turnkeeper.models.bounds import head_within
 from turnkeeper.models.ids import WorkflowId, workflow_id
-from turnkeeper.models.session.messages import Configure, SessionInput, configured, title_of
+from turnkeeper.models.session.messages import Configure, SessionInput, configured, make_title
 from turnkeeper.models.session.queue.prompts import check_text
 from turnkeeper.models.settings.settings import Settings
 
@@ -84,7 +84,7 @@ def task_input(
 ) -> SessionInput:
     """Return the input of a task's session. Raises `RejectedError` if its first prompt is too long."""
     base = default_input(settings, workflow_id, user=user)
-    change = Configure(title=task.title or title_of(task.description), model=task.model, tool_policy=task.tool_policy)
+    change = Configure(title=task.title or make_title(task.description), model=task.model, tool_policy=task.tool_policy)
     start = configured(base, change).model_copy(update={"unattended": task.unattended})
     if task.timeout is not None:
         start = start.model_copy(update={"limits": start.limits.model_copy(update={"turn_timeout": task.timeout})})

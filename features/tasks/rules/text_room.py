@@ -28,7 +28,7 @@ from turnkeeper.models.transcript.attachments import (
     Attachment,
     as_reference,
     check_attachments,
-    content_of,
+    decode_content,
     first_problem,
     hashes_of,
     json_bytes,
@@ -149,7 +149,7 @@ def read_attachments(
     except RejectedError as rejection:
         reason = rejection.message.removeprefix(f"{path}: ").removesuffix(".")
         raise TaskValidationError(path, reason, preview(value), "too_long") from None
-    contents = [content_of(one) for one in attachments]
+    contents = [decode_content(one) for one in attachments]
     references = [
         one if content is None else as_reference(one, content)
         for one, content in zip(attachments, contents, strict=True)

@@ -13,7 +13,7 @@ from turnkeeper.features.tasks.session.task_arguments import RunTask
 from turnkeeper.features.tasks.session.task_input import TaskInput
 from turnkeeper.features.tasks.session.task_view import SubTask
 from turnkeeper.models.ids import PublicId
-from turnkeeper.models.session.messages import SessionInput, title_of
+from turnkeeper.models.session.messages import SessionInput, make_title
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.transcript.model_call import CompactUsage
 from turnkeeper.models.transcript.trajectory import BlobRef
@@ -113,7 +113,7 @@ def needs_activity(session: Session, request: RunTask) -> bool:
 
 def start_sub_task(session: Session, request: RunTask, *, call_id: str) -> SubTask:
     """Record a task of the running turn as started. Call it only if `SubTasks.rejection` is `None`."""
-    title = request.title or title_of(request.description)
+    title = request.title or make_title(request.description)
     return session.sub_tasks.start(call_id=call_id, title=title, background=request.background)
 
 

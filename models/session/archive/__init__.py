@@ -1,1 +1,1 @@
-"""What moves from a session to the archive, and when."""
+"""Moves from a session to the archive."""

@@ -38,7 +38,7 @@ class ArchiveMove(Compact):
     forget_below: int = 0
     """Parked prompts with smaller numbers are deleted: the session has them again, and has recorded that."""
     entry: IndexEntry | None = None
-    """What lists show of the session, for which alone a move may be. It is no part of the move's identity."""
+    """The session's list entry; a move may consist of it alone. It is not part of the move's identity."""
 
     @field_serializer("turns")
     def _serialise_turns(self, turns: list[ConversationMessage]) -> list[dict[str, object]]:

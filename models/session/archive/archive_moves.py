@@ -1,4 +1,4 @@
-"""What moves to the archive, and when (SES-15). The session itself drops it after the move."""
+"""Plans of moves to the archive (SES-15). The session itself drops it after the move."""
 
 from collections.abc import Iterator
 

@@ -5,10 +5,10 @@ from turnkeeper.features.tasks.session.task_view import TaskStatus
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.views import task_status_of
 from turnkeeper.models.transcript.attachments import with_names
-from turnkeeper.models.transcript.index_entry import IndexEntry, IndexStatus, preview_of
+from turnkeeper.models.transcript.index_entry import IndexEntry, IndexStatus, make_preview
 
 
-def entry_of(session: Session) -> IndexEntry:
+def make_index_entry(session: Session) -> IndexEntry:
     """Return what lists show of the session now."""
     newest, task = session.transcript.newest, session.config.task
     status, task_status = listed_status(session)
@@ -21,7 +21,7 @@ def entry_of(session: Session) -> IndexEntry:
         model=session.config.model,
         turn_count=session.transcript.count,
         cost=session.facts.usage.cost,
-        preview=newest and preview_of(newest.user_message or with_names("", newest.attachments)),
+        preview=newest and make_preview(newest.user_message or with_names("", newest.attachments)),
         parent=task and (task.parent or NO_PARENT),
         task_status=task_status,
         percent=session.own_task.state.percent,

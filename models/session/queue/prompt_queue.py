@@ -181,7 +181,7 @@ class PromptQueue:
         return prompts
 
     def requeue_steering(self, *, after: int = 0) -> None:
-        """Let steering prompts beyond the first `after` of the queue wait for turns of their own, in their places."""
+        """Turn steering prompts beyond the first `after` of the queue into enqueued ones, in their places."""
         first = max(self._interrupts, after)
         for index in range(first, self._interrupts + self._steers):
             prompt = self._waiting[index].model_copy(update={"mode": "enqueue"})

@@ -33,7 +33,7 @@ from turnkeeper.models.transcript.attachments import MAX_ATTACHMENTS, Attachment
 from turnkeeper.models.wire import Compact, Frozen, Items, Strict, UndecodablePayload, UtcDatetime
 
 PromptMode = Literal["enqueue", "interrupt", "steer"]
-"""What a prompt does while a turn is running: wait, stop it and start next, or join it (SES-7)."""
+"""The effect of a prompt while a turn is running: wait, stop it and start next, or join it (SES-7)."""
 
 FateName = Literal["started", "steered", "withdrawn", "discarded", "rejected"]
 
@@ -151,7 +151,7 @@ def read_prompt(
     'hello'
     """
     if extra_arguments:
-        raise RejectedError("invalid", f"A prompt is one JSON value; this signal carried {extra_arguments + 1}.")
+        raise RejectedError("invalid", f"A prompt is one JSON value; this signal has {extra_arguments + 1}.")
     if isinstance(raw, str):
         raw = {"text": raw}
     if not isinstance(raw, dict):

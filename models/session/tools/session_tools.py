@@ -34,7 +34,7 @@ class ToolsState(Compact):
     denied: Items[str] = []
     """Tools that are not offered, since the policy denies them."""
     instructions: Items[ServerText] = []
-    """What servers say to models about their tools."""
+    """The servers' instructions for models."""
     absent: Items[ServerText] = []
     """Servers without tools, or with their earlier ones only, and why."""
 
@@ -102,7 +102,7 @@ class SessionTools:
 
     @property
     def instructions(self) -> str:
-        """What the servers of offered tools say about them, for the system prompt; empty if they say nothing."""
+        """The instructions of the servers of offered tools, for the system prompt; empty if there are none."""
         servers = {tool.server for tool in self.specs or [] if tool.name not in self.state.denied}
         texts = [f"## {one.server}\n\n{one.text}" for one in self.state.instructions if one.server in servers]
         return "\n\n".join([INSTRUCTIONS_HEADING, *texts]) if texts else ""

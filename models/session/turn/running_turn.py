@@ -139,7 +139,7 @@ class RunningTurn(CarriedTurn):
 
     @property
     def own_usage(self) -> Usage:
-        """What the turn has used itself, without its tasks."""
+        """The usage of the turn itself, without its tasks."""
         return (self.message.usage or Usage()) - (self.message.tasks_usage or Usage())
 
     @property
@@ -158,7 +158,7 @@ class RunningTurn(CarriedTurn):
 
     @property
     def bytes(self) -> TurnBytes:
-        """What the turn has room for."""
+        """The space that the turn has left."""
         return TurnBytes(self.limits, self.carried_bytes)
 
     def without_oldest_steps(self, count: int) -> Self:

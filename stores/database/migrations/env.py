@@ -1,4 +1,4 @@
-"""What Alembic runs to migrate: here always over a connection that is given, in a transaction that has begun."""
+"""Alembic's migration environment: it always uses the caller's connection and open transaction."""
 
 from alembic import context
 

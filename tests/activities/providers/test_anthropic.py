@@ -1,4 +1,4 @@
-"""What is sent to Anthropic's Messages API, and what is made of its stream: AGT-3, AGT-4, AGT-10."""
+"""Requests to Anthropic's Messages API, and responses built from its stream: AGT-3, AGT-4, AGT-10."""
 
 import json
 import os
@@ -114,11 +114,11 @@ CONVERSATION = [
 # ---- requests
 
 
-def test_agt_3_a_conversation_is_written_byte_for_byte_as_it_always_was() -> None:
+def test_agt_3_a_conversation_is_encoded_to_the_recorded_bytes() -> None:
     assert_golden("anthropic_conversation", whole_body(*CONVERSATION, user("Go home.")))
 
 
-def test_agt_3_a_request_for_a_summary_is_written_byte_for_byte_as_it_always_was() -> None:
+def test_agt_3_a_summary_request_is_encoded_to_the_recorded_bytes() -> None:
     assert_golden(
         "anthropic_summary", whole_body(user("Summarise."), head=RequestHead(system="Be brief.", max_tokens=1024))
     )
@@ -132,7 +132,7 @@ WHOLE_GROUPS = [length for length in range(1, len(CONVERSATION)) if CONVERSATION
 
 
 @pytest.mark.parametrize("length", WHOLE_GROUPS)
-def test_agt_3_the_beginning_of_a_conversation_is_written_the_same_however_it_goes_on(length: int) -> None:
+def test_agt_3_appending_messages_keeps_the_encoded_prefix_unchanged(length: int) -> None:
     whole, part = encoded(*CONVERSATION), encoded(*CONVERSATION[:length])
     beginning = flat(part)
     if CONVERSATION[length - 1].role == "assistant":
@@ -141,12 +141,12 @@ def test_agt_3_the_beginning_of_a_conversation_is_written_the_same_however_it_go
     assert {**whole, "messages": []} == {**part, "messages": []}
 
 
-def test_agt_3_a_steps_own_blocks_go_back_byte_for_byte() -> None:
+def test_agt_3_a_steps_own_blocks_are_sent_back_byte_for_byte() -> None:
     message = encoded(*CONVERSATION)["messages"][1]
     assert json.dumps(message) == json.dumps({"role": "assistant", "content": ITEMS})
 
 
-def test_agt_3_all_results_of_a_step_are_one_message_directly_after_it_before_what_was_steered_in() -> None:
+def test_agt_3_all_results_of_a_step_form_one_message_right_after_it() -> None:
     assert encoded(*CONVERSATION)["messages"][2] == {
         "role": "user",
         "content": [
@@ -157,14 +157,14 @@ def test_agt_3_all_results_of_a_step_are_one_message_directly_after_it_before_wh
     }
 
 
-def test_agt_3_another_apis_step_is_written_from_its_parts_without_thinking() -> None:
+def test_agt_3_a_step_of_another_api_is_encoded_from_its_parts_without_thinking() -> None:
     assert encoded(*CONVERSATION)["messages"][5]["content"] == [
         {"type": "tool_use", "id": "call_1", "name": "files_read", "input": {"at": "x"}},
         {"type": "tool_use", "id": "call_1-2", "name": "look", "input": {"invalid_json": '{"at": '}},
     ]
 
 
-def test_agt_3_a_step_whose_ids_are_taken_is_written_anew_and_what_came_before_stays() -> None:
+def test_agt_3_a_step_with_duplicate_ids_is_re_encoded_and_earlier_messages_stay() -> None:
     """Some servers name the calls of every answer `call_0`; the API requires unique ids."""
     call = {"type": "tool_use", "id": "call_0", "name": "look", "input": {"at": "left"}}
     step = assistant("", Call("call_0", "look", {"at": "left"}), items=[call])
@@ -178,12 +178,12 @@ def test_agt_3_a_step_whose_ids_are_taken_is_written_anew_and_what_came_before_s
 
 
 @pytest.mark.parametrize("status", ["error", "denied", "cancelled", "outcome_unknown"])
-def test_agt_4_whatever_did_not_go_well_is_an_error_to_the_model(status: str) -> None:
+def test_agt_4_results_that_are_not_ok_are_marked_as_errors(status: str) -> None:
     body = encoded(user("?"), assistant("", Call("a", "look")), result("a", "", status))
     assert body["messages"][2]["content"] == [{"type": "tool_result", "tool_use_id": "a", "is_error": True}]
 
 
-def test_agt_4_a_user_speaks_first_and_last() -> None:
+def test_agt_4_the_first_and_last_messages_are_from_the_user() -> None:
     body = encoded(assistant("[Conversation Summary] So far."), assistant("More."))
     assert [(role, block["text"]) for role, block in flat(body)] == [
         ("user", OPENING),
@@ -193,7 +193,7 @@ def test_agt_4_a_user_speaks_first_and_last() -> None:
     ]
 
 
-def test_agt_4_empty_texts_are_left_out_also_of_the_vendors_own() -> None:
+def test_agt_4_empty_texts_are_omitted_even_from_the_vendors_own_blocks() -> None:
     blank: dict[str, Any] = {"type": "text", "text": " \n"}
     body = encoded(user("?"), assistant(" "), user("  "), assistant("x", items=[ITEMS[0], blank]), user("!"))
     assert flat(body) == [
@@ -204,7 +204,7 @@ def test_agt_4_empty_texts_are_left_out_also_of_the_vendors_own() -> None:
     assert "system" not in encode(ModelRequest(head=RequestHead(), messages=[]), name=MODEL)
 
 
-def test_agt_4_a_tools_schema_is_of_an_object_without_a_choice_at_its_top() -> None:
+def test_agt_4_a_tool_schema_is_an_object_without_alternatives_at_the_top() -> None:
     assert encoded(user("?"))["tools"] == [
         {"name": "look", "description": "Look at a thing.", "input_schema": HEAD.tools[0].input_schema},
         {"name": "pay", "input_schema": {"additionalProperties": False, "type": "object"}},
@@ -217,7 +217,7 @@ def known_models() -> list[str]:
     return sorted(get_args(get_args(Model)[0]))
 
 
-def test_agt_4_every_known_model_thinks_as_it_can() -> None:
+def test_agt_4_every_known_model_uses_its_supported_thinking_mode() -> None:
     for name in known_models():
         body = encoded(user("?"), name=name)
         by_budget = "-4-5" in name
@@ -249,7 +249,7 @@ def test_agt_4_every_known_model_thinks_as_it_can() -> None:
         ("kimi-k3", None),
     ],
 )
-def test_agt_4_other_names_are_told_to_think_by_what_they_look_like(name: str, kind: str | None) -> None:
+def test_agt_4_the_thinking_mode_of_unknown_models_follows_from_their_name(name: str, kind: str | None) -> None:
     assert encoded(user("?"), name=name).get("thinking", {}).get("type") == kind
 
 
@@ -270,7 +270,7 @@ def test_agt_4_other_names_are_told_to_think_by_what_they_look_like(name: str, k
         ("claude-of-next-year", ANSWER_TOKENS),
     ],
 )
-def test_agt_4_no_more_tokens_are_asked_for_than_the_model_may_write(name: str, most: int) -> None:
+def test_agt_4_max_tokens_stays_within_the_models_output_limit(name: str, most: int) -> None:
     assert encoded(user("?"), name=name)["max_tokens"] == most
     asked_for = encoded(user("?"), head=RequestHead(max_tokens=50_000), name=name)["max_tokens"]
     assert asked_for == (50_000 + 8_000 if name == "claude-of-next-year" else most)
@@ -298,7 +298,7 @@ RESULTS = {id(THOUGHT): CONVERSATION[2:4], id(ANEW): [result("a", "?")], id(UNTH
         ([ANEW, assistant("A chair."), user("And?"), THOUGHT], True),
     ],
 )
-def test_agt_3_a_model_that_thinks_by_budget_goes_on_unthinking_where_its_thinking_is_gone(
+def test_agt_3_a_budget_model_continues_without_thinking_if_its_thinking_is_missing(
     steps: list[ModelMessage], thinks: bool
 ) -> None:
     messages = [message for step in steps for message in [step, *RESULTS.get(id(step), [])]]
@@ -307,7 +307,7 @@ def test_agt_3_a_model_that_thinks_by_budget_goes_on_unthinking_where_its_thinki
     assert encoded(user("?"), *messages)["thinking"]["type"] == "adaptive"
 
 
-def test_agt_4_a_bounded_answer_has_room_for_its_thinking() -> None:
+def test_agt_4_a_limited_answer_leaves_room_for_thinking() -> None:
     for name in [*known_models(), "kimi-k3"]:
         body = encoded(user("?"), head=RequestHead(max_tokens=1024), name=name)
         thinks = body.get("thinking", {}).get("type") == "adaptive"
@@ -325,14 +325,14 @@ def folded(*events: dict[str, Any], request_id: str | None = "req_1") -> tuple[l
     return deltas, answer.response(request_id=request_id)
 
 
-def of_blocks(*blocks: Block, stop: str = "end_turn") -> tuple[list[Delta], ModelResponse]:
+def from_blocks(*blocks: Block, stop: str = "end_turn") -> tuple[list[Delta], ModelResponse]:
     events = [event for index, (start, deltas) in enumerate(blocks) for event in block_events(index, start, deltas)]
     return folded(message_start(), *events, *message_end(stop))
 
 
-def test_agt_3_an_answer_is_its_parts_in_order_and_its_blocks_as_they_came() -> None:
+def test_agt_3_an_answer_keeps_its_parts_in_order_and_its_original_blocks() -> None:
     redacted: Block = ({"type": "redacted_thinking", "data": "EmwK"}, [])
-    deltas, response = of_blocks(
+    deltas, response = from_blocks(
         thinking("left first", "sig1"),
         text("I look."),
         tool_use(Call("toolu_1", "look", {"at": "left"})),
@@ -381,8 +381,8 @@ def test_agt_3_an_answer_is_its_parts_in_order_and_its_blocks_as_they_came() -> 
     }
 
 
-def test_agt_3_blocks_and_deltas_of_next_year_go_back_as_they_came() -> None:
-    deltas, response = of_blocks(
+def test_agt_3_unknown_blocks_and_deltas_are_sent_back_unchanged() -> None:
+    deltas, response = from_blocks(
         ({"type": "dream", "content": None, "scenes": [1], "depth": 1}, [
             {"type": "dream_delta", "content": "a "},
             {"type": "dream_delta", "content": "boat", "scenes": [2]},
@@ -403,8 +403,8 @@ def test_agt_3_blocks_and_deltas_of_next_year_go_back_as_they_came() -> None:
 
 
 @pytest.mark.parametrize("arguments", ['{"at": ', "[1]", '{"at": NaN}', '{"a":' * 2_000, "left"])
-def test_agt_3_arguments_that_are_no_json_object_stay_text_and_can_go_back(arguments: str) -> None:
-    _, response = of_blocks(tool_use(Call("toolu_1", "look", arguments)), stop="tool_use")
+def test_agt_3_arguments_that_are_not_a_json_object_stay_text_and_can_be_sent_back(arguments: str) -> None:
+    _, response = from_blocks(tool_use(Call("toolu_1", "look", arguments)), stop="tool_use")
     assert [call.args for call in response.calls] == [arguments]
     assert response.state is not None
     body = encoded(
@@ -416,19 +416,19 @@ def test_agt_3_arguments_that_are_no_json_object_stay_text_and_can_go_back(argum
     ModelResponse.model_validate_json(response.model_dump_json())
 
 
-def test_agt_3_arguments_given_at_once_or_not_at_all_are_taken() -> None:
+def test_agt_3_arguments_may_arrive_all_at_once_or_be_missing() -> None:
     at_once: Block = ({"type": "tool_use", "id": "a", "name": "look", "input": {"at": "left"}}, [])
-    _, response = of_blocks(at_once, tool_use(Call("b", "look", "")), stop="tool_use")
+    _, response = from_blocks(at_once, tool_use(Call("b", "look", "")), stop="tool_use")
     assert [call.args for call in response.calls] == [{"at": "left"}, {}]
 
 
 @given(st.lists(st.characters(codec="utf-8"), max_size=20), st.integers(min_value=1, max_value=7))
-def test_agt_3_what_was_answered_goes_back_however_it_was_cut_into_pieces(chars: list[str], size: int) -> None:
+def test_agt_3_an_answer_is_sent_back_unchanged_however_its_stream_was_split(chars: list[str], size: int) -> None:
     thought = "x" + "".join(chars)
     pieces = [thought[at : at + size] for at in range(0, len(thought), size)]
     start = {"type": "thinking", "thinking": "", "signature": ""}
     deltas: list[dict[str, Any]] = [{"type": "thinking_delta", "thinking": piece} for piece in pieces]
-    _, response = of_blocks((start, [*deltas, {"type": "signature_delta", "signature": "s"}]))
+    _, response = from_blocks((start, [*deltas, {"type": "signature_delta", "signature": "s"}]))
     restored = ModelResponse.model_validate_json(response.model_dump_json())
     assert restored.state is not None
     assert restored.state.items == [
@@ -447,22 +447,22 @@ def test_agt_3_what_was_answered_goes_back_however_it_was_cut_into_pieces(chars:
         ("length", "max_tokens"),
     ],
 )
-def test_agt_3_why_the_model_stopped(stop: str, expected: str) -> None:
-    _, response = of_blocks(text("Well."), stop=stop)
+def test_agt_3_every_stop_reason_is_mapped(stop: str, expected: str) -> None:
+    _, response = from_blocks(text("Well."), stop=stop)
     assert (response.stop, response.text) == (expected, "Well.")
     assert (response.state is None) is (stop in ("max_tokens", "tool_use", "length"))
 
 
-def test_agt_3_an_answer_that_was_cut_has_no_calls() -> None:
-    _, response = of_blocks(text("Well."), tool_use(Call("a", "pay", '{"sum": 1')), stop="max_tokens")
+def test_agt_3_a_truncated_answer_has_no_calls() -> None:
+    _, response = from_blocks(text("Well."), tool_use(Call("a", "pay", '{"sum": 1')), stop="max_tokens")
     assert response.calls == []
     assert response.text == "Well."
     assert response.state is None
 
 
 @pytest.mark.parametrize("stop", ["tool_use", "end_turn", "stop_sequence", "stop", "tool_calls"])
-def test_agt_9_calls_of_a_message_that_stopped_by_itself_are_run_whatever_it_says(stop: str) -> None:
-    _, response = of_blocks(text("Well."), tool_use(Call("a", "pay", {"sum": 1})), stop=stop)
+def test_agt_9_tool_calls_run_whatever_regular_stop_reason_is_reported(stop: str) -> None:
+    _, response = from_blocks(text("Well."), tool_use(Call("a", "pay", {"sum": 1})), stop=stop)
     assert (response.stop, [call.args for call in response.calls]) == ("tool_calls", [{"sum": 1}])
     assert response.state is not None
 
@@ -482,8 +482,8 @@ RAN: Block = ({"type": "code_execution_tool_result", "tool_use_id": "srv_1", "co
         ([text("Well."), ({"type": "dream", "id": "d_1"}, [])], "end_turn", True),
     ],
 )
-def test_agt_3_no_call_goes_back_that_nobody_answers(blocks: list[Block], stop: str, is_kept: bool) -> None:
-    _, response = of_blocks(*blocks, stop=stop)
+def test_agt_3_calls_without_a_result_are_not_sent_back(blocks: list[Block], stop: str, is_kept: bool) -> None:
+    _, response = from_blocks(*blocks, stop=stop)
     assert (response.state is not None) is is_kept
 
 
@@ -501,7 +501,7 @@ def test_agt_3_no_call_goes_back_that_nobody_answers(blocks: list[Block], stop: 
         ("of_next_year", None, "provider_error", "not known to end a complete answer"),
     ],
 )
-def test_agt_9_a_stop_that_is_no_answer_is_an_error(
+def test_agt_9_a_stop_reason_without_an_answer_is_an_error(
     stop: str, details: dict[str, Any] | None, error_type: str, expected_message: str
 ) -> None:
     events = [message_start(), *block_events(0, *text("Half")), *message_end(stop, details=details)]
@@ -511,12 +511,12 @@ def test_agt_9_a_stop_that_is_no_answer_is_an_error(
     assert expected_message in raised.value.message
 
 
-def test_agt_9_a_message_that_stops_without_a_reason_is_no_answer() -> None:
+def test_agt_9_a_message_without_a_stop_reason_is_not_an_answer() -> None:
     with pytest.raises(ModelError, match="without a reason"):
         folded(message_start(), *block_events(0, *text("Half")), *message_end(None))
 
 
-def test_agt_10_usage_counts_what_the_cache_took_part_in() -> None:
+def test_agt_10_usage_includes_cached_tokens() -> None:
     answer = Answer(text="Hi", input=1000, cached=800, cache_write=150, output=70, reasoning=40)
     _, response = folded(*answer_events(answer))
     assert response.usage == Usage(
@@ -524,7 +524,7 @@ def test_agt_10_usage_counts_what_the_cache_took_part_in() -> None:
     )
 
 
-def test_agt_10_later_counts_replace_earlier_ones_and_none_replaces_nothing() -> None:
+def test_agt_10_later_counts_replace_earlier_ones_and_null_counts_are_ignored() -> None:
     start = message_start({"input_tokens": 10, "cache_read_input_tokens": 5, "output_tokens": 1})
     end_usage = {"output_tokens": 9, "input_tokens": 12, "cache_read_input_tokens": None, "output_tokens_details": None}
     _, response = folded(start, *block_events(0, *text("Hi")), *message_end("end_turn", end_usage))
@@ -546,18 +546,18 @@ def test_agt_10_later_counts_replace_earlier_ones_and_none_replaces_nothing() ->
         ([7], [7]),
     ],
 )
-def test_agt_10_usage_without_what_was_read_or_written_is_not_told(start_usage: Any, end_usage: Any) -> None:
+def test_agt_10_usage_without_input_or_output_tokens_is_not_reported(start_usage: Any, end_usage: Any) -> None:
     _, response = folded(message_start(start_usage), *block_events(0, *text("Hi")), *message_end("end_turn", end_usage))
     assert (response.text, response.usage) == ("Hi", None)
 
 
-def test_agt_10_nothing_read_and_nothing_written_is_what_the_vendor_says() -> None:
+def test_agt_10_a_usage_of_zero_tokens_is_reported() -> None:
     _, response = folded(message_start({"input_tokens": 0}), *message_end("end_turn", {"output_tokens": 0}))
     assert response.usage == Usage()
 
 
 @pytest.mark.parametrize("odd", [[], [7], "none", 7])
-def test_agt_10_odd_details_are_none(odd: Any) -> None:
+def test_agt_10_malformed_usage_details_are_ignored(odd: Any) -> None:
     end_usage = {"output_tokens": 9, "output_tokens_details": odd}
     assert folded(message_start(), *message_end("end_turn", end_usage))[1].usage == Usage(
         input_tokens=100, output_tokens=9
@@ -565,14 +565,14 @@ def test_agt_10_odd_details_are_none(odd: Any) -> None:
 
 
 @pytest.mark.parametrize("odd", [7, ["m"], {}, None])
-def test_agt_3_a_name_that_is_none_costs_no_answer(odd: Any) -> None:
+def test_agt_3_a_malformed_model_name_or_id_does_not_fail_the_answer(odd: Any) -> None:
     start = message_start()
     start["message"] |= {"model": odd, "id": odd}
     _, response = folded(start, *block_events(0, *text("So.")), *message_end("end_turn"), request_id=None)
     assert (response.text, response.model, response.request_id) == ("So.", MODEL, None)
 
 
-def test_agt_3_a_name_that_cannot_be_kept_is_mended() -> None:
+def test_agt_3_a_name_that_cannot_be_stored_is_cleaned() -> None:
     start = message_start()
     start["message"] |= {"model": "m\ud83d\x00", "id": "i\ud83d\x00"}
     call = tool_use(Call("c\ud83d\x00", "look\ud83d\x00", {"at": "\x00"}))
@@ -584,12 +584,12 @@ def test_agt_3_a_name_that_cannot_be_kept_is_mended() -> None:
     assert encoded(user("?"), message, answered)["messages"][1]["content"][0]["name"] == "look__"
 
 
-def test_agt_3_without_a_header_the_message_names_the_request() -> None:
+def test_agt_3_without_a_header_the_request_id_is_the_message_id() -> None:
     _, response = folded(*answer_events(Answer(text="Hi")), request_id=None)
     assert response.request_id == "msg_1"
 
 
-def test_agt_3_events_of_next_year_are_passed_over() -> None:
+def test_agt_3_unknown_events_are_ignored() -> None:
     events: Iterable[dict[str, Any]] = answer_events(Answer(text="Hi"))
     first, *rest = events
     _, response = folded(first, {"type": "weather", "index": 7}, *rest)
@@ -599,7 +599,7 @@ def test_agt_3_events_of_next_year_are_passed_over() -> None:
 # ---- the SDK
 
 
-async def test_agt_4_no_vendor_s_sdk_is_loaded_before_a_model_of_it_is_asked() -> None:
+async def test_agt_4_a_vendors_sdk_is_loaded_only_when_one_of_its_models_is_called() -> None:
     script = """if True:
         import sys, worker
         from turnkeeper.models.settings.settings import Settings

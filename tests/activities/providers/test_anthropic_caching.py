@@ -39,7 +39,7 @@ def ask_cache(cache: PromptCache, messages: list[ModelMessage], head: RequestHea
 
 @pytest.mark.parametrize("thinks", [False, True])
 @pytest.mark.parametrize("calls", [1, 4, 9, 12, 40])
-def test_agt_4_however_many_calls_a_step_makes_the_request_before_is_read_from_the_cache(
+def test_agt_4_the_previous_request_is_read_from_the_cache_after_any_number_of_calls(
     calls: int, *, thinks: bool
 ) -> None:
     cache = PromptCache()
@@ -67,7 +67,7 @@ def test_agt_4_sessions_with_the_same_system_prompt_and_tools_share_them() -> No
     assert ask_cache(cache, other, HEAD.model_copy(update={"system": "Be quick. " * 500})).read == 0
 
 
-def test_agt_4_an_eviction_costs_no_more_than_what_comes_behind_the_head() -> None:
+def test_agt_4_an_eviction_invalidates_only_the_cache_after_the_head() -> None:
     """The parts that stay before the evicted ones (system prompt, tools, the first message) are read from the cache."""
     target = session(history={"max_messages": 30, "preserve_last_n": 6})
     cache = PromptCache()
@@ -89,7 +89,7 @@ def test_agt_4_an_eviction_costs_no_more_than_what_comes_behind_the_head() -> No
     assert evictions > 3
 
 
-def test_agt_4_a_turn_without_tools_and_instructions_is_read_from_the_cache_as_well() -> None:
+def test_agt_4_a_turn_without_tools_and_instructions_is_cached_too() -> None:
     cache = PromptCache()
     messages = [ModelMessage(role="user", content="word " * 2_000)]
     ask_cache(cache, messages, RequestHead())
@@ -98,7 +98,7 @@ def test_agt_4_a_turn_without_tools_and_instructions_is_read_from_the_cache_as_w
     assert ask_cache(PromptCache(), messages, HEAD.model_copy(update={"system": ""})).created > 2_000
 
 
-def test_agt_4_what_nobody_asks_again_is_not_written_to_the_cache() -> None:
+def test_agt_4_one_time_requests_are_not_written_to_the_cache() -> None:
     head = HEAD.model_copy(update={"max_tokens": 1_024})
     counted = ask_cache(PromptCache(), [ModelMessage(role="user", content="Summarise.")], head)
     assert counted.created == 0

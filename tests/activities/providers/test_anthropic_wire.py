@@ -58,7 +58,7 @@ async def failure(provider: Provider) -> ModelError:
     return raised.value
 
 
-async def test_agt_11_an_answer_is_streamed_and_then_whole(wire: AnthropicWire) -> None:
+async def test_agt_11_an_answer_is_streamed_and_then_returned_whole(wire: AnthropicWire) -> None:
     wire.script(WHOLE)
     deltas, response = await ask(wire.provider())
     assert [(delta.kind, delta.text) for delta in deltas] == [
@@ -73,7 +73,7 @@ async def test_agt_11_an_answer_is_streamed_and_then_whole(wire: AnthropicWire) 
     assert response.request_id == "req_1"
 
 
-async def test_agt_11_one_request_is_made_with_the_key_and_no_more_than_was_encoded(wire: AnthropicWire) -> None:
+async def test_agt_11_one_request_is_made_with_the_key_and_exactly_the_encoded_body(wire: AnthropicWire) -> None:
     wire.script(WHOLE)
     await ask(wire.provider())
     (received,) = wire.requests
@@ -84,7 +84,7 @@ async def test_agt_11_one_request_is_made_with_the_key_and_no_more_than_was_enco
     }  # fmt: skip
 
 
-async def test_agt_11_what_was_answered_goes_back_byte_for_byte(wire: AnthropicWire) -> None:
+async def test_agt_11_an_answer_is_sent_back_byte_for_byte(wire: AnthropicWire) -> None:
     """Two steps with thinking, parallel calls and a block of next year, each replayed in the next request."""
     first = [
         *sse_blocks(
@@ -135,7 +135,7 @@ def sse_blocks(*blocks: tuple[dict[str, Any], dict[str, Any] | None]) -> list[di
     return [*events, {"type": "message_delta", "delta": {"stop_reason": "tool_use"}}, {"type": "message_stop"}]
 
 
-async def test_agt_11_a_connection_is_used_again(wire: AnthropicWire) -> None:
+async def test_agt_11_a_connection_is_reused(wire: AnthropicWire) -> None:
     wire.script(WHOLE, WHOLE, WHOLE)
     provider = wire.provider()
     for _ in range(3):
@@ -144,13 +144,13 @@ async def test_agt_11_a_connection_is_used_again(wire: AnthropicWire) -> None:
 
 
 @pytest.mark.parametrize("piece", [1, 7])
-async def test_agt_11_slow_bytes_are_no_failure(wire: AnthropicWire, piece: int) -> None:
+async def test_agt_11_a_slow_stream_is_not_a_failure(wire: AnthropicWire, piece: int) -> None:
     wire.script(wire.reply(WHOLE).slowly(piece=piece))
     _, response = await ask(wire.provider())
     assert response.text == "There is a chair."
 
 
-async def test_agt_11_an_answer_that_is_whole_needs_no_end_of_its_stream(wire: AnthropicWire) -> None:
+async def test_agt_11_a_complete_answer_does_not_need_the_end_of_the_stream(wire: AnthropicWire) -> None:
     reply = wire.reply(WHOLE)
     wire.script(reply.silent_after(len(reply.chunks)), reply.cut_after(len(reply.chunks)))
     for _ in range(2):
@@ -165,7 +165,7 @@ ERROR_TYPES: dict[Fault, str] = {"rate_limited": "rate_limited", "permission": "
 
 
 @pytest.mark.parametrize("fault", get_args(Fault))
-async def test_agt_11_a_refused_request_is_made_once_and_told_by_its_type(wire: AnthropicWire, fault: Fault) -> None:
+async def test_agt_11_a_rejected_request_is_made_once_and_classified(wire: AnthropicWire, fault: Fault) -> None:
     wire.refuse_always(wire.fault(fault))
     error = await failure(wire.provider())
     assert error.error_type == ERROR_TYPES.get(fault, fault)
@@ -191,7 +191,7 @@ def in_a_minute() -> str:
     ],
 )
 @pytest.mark.parametrize("fault", ["rate_limited", "overloaded"])
-async def test_agt_11_retry_after_is_read_and_not_waited_for(
+async def test_agt_11_retry_after_is_returned_without_waiting(
     wire: AnthropicWire, fault: Fault, headers: dict[str, str], least: float, most: float
 ) -> None:
     wire.script(
@@ -204,15 +204,13 @@ async def test_agt_11_retry_after_is_read_and_not_waited_for(
 
 
 @pytest.mark.parametrize(("header", "expected"), [("true", True), ("false", False)])
-async def test_agt_11_the_vendors_word_on_retrying_arrives(wire: AnthropicWire, header: str, expected: bool) -> None:
+async def test_agt_11_the_should_retry_header_is_reported(wire: AnthropicWire, header: str, expected: bool) -> None:
     wire.script(wire.fault("overloaded", {"x-should-retry": header}))
     assert (await failure(wire.provider())).should_retry is expected
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
-async def test_agt_9_a_conversation_is_not_sent_to_where_the_address_redirects(
-    wire: AnthropicWire, status: int
-) -> None:
+async def test_agt_9_redirects_are_not_followed(wire: AnthropicWire, status: int) -> None:
     async with AnthropicWire() as elsewhere:
         location = {"location": f"{elsewhere.base_url}/v1/messages"}
         wire.script(Reply.error(status, "<html>Moved</html>", location))
@@ -221,7 +219,7 @@ async def test_agt_9_a_conversation_is_not_sent_to_where_the_address_redirects(
         assert "redirects" in error.message
 
 
-async def test_agt_11_a_proxys_page_is_judged_by_its_status(wire: AnthropicWire) -> None:
+async def test_agt_11_a_proxys_error_page_is_classified_by_its_status(wire: AnthropicWire) -> None:
     wire.script(Reply.error(502, "<html>Bad gateway</html>"), Reply.error(503, ""), Reply.error(500, {"detail": "x"}))
     provider = wire.provider()
     error_types = [(await failure(provider)).error_type for _ in range(3)]
@@ -229,13 +227,13 @@ async def test_agt_11_a_proxys_page_is_judged_by_its_status(wire: AnthropicWire)
 
 
 @pytest.mark.parametrize("fault", ["overloaded", "rate_limited", "provider_error", "context_too_long"])
-async def test_agt_11_an_error_in_the_middle_of_a_stream_is_told_by_its_type(wire: AnthropicWire, fault: Fault) -> None:
+async def test_agt_11_an_error_in_the_middle_of_a_stream_is_classified(wire: AnthropicWire, fault: Fault) -> None:
     wire.script(wire.fault_within(fault))
     assert (await failure(wire.provider())).error_type == fault
     assert len(wire.requests) == 1
 
 
-async def test_agt_11_an_error_event_that_is_no_json_is_the_providers(wire: AnthropicWire) -> None:
+async def test_agt_11_an_error_event_that_is_not_json_is_a_provider_error(wire: AnthropicWire) -> None:
     wire.script(Reply.stream([b"event: error\ndata: oh no\n\n"]))
     assert (await failure(wire.provider())).error_type == "provider_error"
 
@@ -244,7 +242,7 @@ async def test_agt_11_an_error_event_that_is_no_json_is_the_providers(wire: Anth
 
 
 @pytest.mark.parametrize("chunks", range(len([*answer_events(WHOLE)])))
-async def test_agt_11_an_answer_that_ends_early_is_none_wherever_it_ends(wire: AnthropicWire, chunks: int) -> None:
+async def test_agt_11_a_truncated_stream_is_never_an_answer(wire: AnthropicWire, chunks: int) -> None:
     reply = wire.reply(WHOLE)
     wire.script(reply.ending_after(chunks), reply.cut_after(chunks))
     provider = wire.provider()
@@ -253,7 +251,7 @@ async def test_agt_11_an_answer_that_ends_early_is_none_wherever_it_ends(wire: A
     assert len(wire.requests) == 2
 
 
-async def test_agt_11_silence_is_a_timeout_before_the_answer_and_within(wire: AnthropicWire) -> None:
+async def test_agt_11_silence_before_or_within_the_answer_is_a_timeout(wire: AnthropicWire) -> None:
     wire.script(wire.reply(WHOLE).silent_after(0), wire.reply(WHOLE).silent_after(4))
     provider = wire.provider(silence_timeout=0.5)
     for _ in range(2):
@@ -263,7 +261,7 @@ async def test_agt_11_silence_is_a_timeout_before_the_answer_and_within(wire: An
     assert len(wire.requests) == 2
 
 
-async def test_agt_11_a_refused_connection_is_told_and_the_next_one_made(wire: AnthropicWire) -> None:
+async def test_agt_11_a_refused_connection_is_reported_and_the_next_call_reconnects(wire: AnthropicWire) -> None:
     provider = wire.provider()
     async with wire.server.refusing():
         error = await failure(provider)
@@ -273,7 +271,7 @@ async def test_agt_11_a_refused_connection_is_told_and_the_next_one_made(wire: A
     assert len(wire.requests) == 1
 
 
-async def test_agt_11_who_no_longer_waits_closes_the_connection_at_once(wire: AnthropicWire) -> None:
+async def test_agt_11_a_cancelled_call_closes_its_connection_at_once(wire: AnthropicWire) -> None:
     wire.script(wire.reply(WHOLE).silent_after(4), wire.reply(WHOLE).silent_after(0))
     provider = wire.provider()
     for silences in (1, 2):
@@ -285,7 +283,7 @@ async def test_agt_11_who_no_longer_waits_closes_the_connection_at_once(wire: An
         await wire.server.until(lambda count=silences: wire.server.left == count)
 
 
-async def test_agt_11_an_answer_that_is_read_no_further_closes_the_connection(wire: AnthropicWire) -> None:
+async def test_agt_11_an_abandoned_answer_closes_its_connection(wire: AnthropicWire) -> None:
     wire.script(wire.reply(WHOLE).silent_after(4))
     async with aclosing(wire.provider().stream(MODEL, request(), CONTEXT)) as events:
         await anext(events)
@@ -327,7 +325,7 @@ GARBLED: dict[str, Reply] = {
 
 
 @pytest.mark.parametrize("what", GARBLED)
-async def test_agt_11_what_is_no_answer_is_the_providers_error(wire: AnthropicWire, what: str) -> None:
+async def test_agt_11_an_unreadable_answer_is_a_provider_error(wire: AnthropicWire, what: str) -> None:
     wire.script(GARBLED[what])
     error = await failure(wire.provider())
     assert error.error_type == "provider_error"
@@ -335,12 +333,12 @@ async def test_agt_11_what_is_no_answer_is_the_providers_error(wire: AnthropicWi
     assert len(wire.requests) == 1
 
 
-async def test_agt_11_an_error_with_a_good_status_is_told_by_its_type(wire: AnthropicWire) -> None:
+async def test_agt_11_an_error_with_status_200_is_classified(wire: AnthropicWire) -> None:
     wire.script(Reply.error(200, {"type": "error", "error": {"type": "overloaded_error", "message": "x"}}))
     assert (await failure(wire.provider())).error_type == "overloaded"
 
 
-async def test_agt_11_a_stream_named_by_the_wrong_kind_is_read_all_the_same(wire: AnthropicWire) -> None:
+async def test_agt_11_a_stream_with_the_wrong_content_type_is_read(wire: AnthropicWire) -> None:
     wire.script(wire.reply(WHOLE).with_headers({"content-type": "text/plain"}))
     _, response = await ask(wire.provider())
     assert response.text == "There is a chair."
@@ -353,7 +351,7 @@ def unnamed(reply: Reply) -> Reply:
 
 
 @pytest.mark.parametrize("piece", [3, 100_000])
-async def test_agt_9_events_without_a_name_are_known_by_their_type(wire: AnthropicWire, piece: int) -> None:
+async def test_agt_9_events_without_a_name_are_recognised_by_their_type(wire: AnthropicWire, piece: int) -> None:
     reply = unnamed(wire.reply(WHOLE))
     assert b"event:" not in b"".join(reply.chunks)
     ping = b'data: {"type": "ping"}\n\n'
@@ -363,20 +361,18 @@ async def test_agt_9_events_without_a_name_are_known_by_their_type(wire: Anthrop
 
 
 @pytest.mark.parametrize("fault", ["overloaded", "context_too_long", "quota"])
-async def test_agt_9_an_error_event_without_a_name_is_told_by_its_type(wire: AnthropicWire, fault: Fault) -> None:
+async def test_agt_9_an_error_event_without_a_name_is_classified_by_its_type(wire: AnthropicWire, fault: Fault) -> None:
     wire.script(unnamed(wire.fault_within(fault)))
     assert (await failure(wire.provider())).error_type == fault
 
 
 @pytest.mark.parametrize("data", [b"{", b"[1]", b"7", b'"x"', b"[" * 100_000])
-async def test_agt_9_an_event_without_a_name_and_a_type_is_the_providers_error(
-    wire: AnthropicWire, data: bytes
-) -> None:
+async def test_agt_9_an_event_without_a_name_and_a_type_is_a_provider_error(wire: AnthropicWire, data: bytes) -> None:
     wire.script(Reply.stream([b"data: " + data + b"\n\n"]))
     assert (await failure(wire.provider())).error_type == "provider_error"
 
 
-async def test_agt_9_a_page_is_a_wrong_address_unless_it_has_answered_before(wire: AnthropicWire) -> None:
+async def test_agt_9_an_html_page_means_a_wrong_address_unless_it_has_answered_before(wire: AnthropicWire) -> None:
     page = Reply.error(200, "<html>Please sign in</html>")
     wire.script(page, WHOLE, page)
     provider = wire.provider()
@@ -387,7 +383,7 @@ async def test_agt_9_a_page_is_a_wrong_address_unless_it_has_answered_before(wir
     assert (await failure(provider)).lasting
 
 
-async def test_agt_9_an_answer_without_content_is_not_one_that_broke_off(wire: AnthropicWire) -> None:
+async def test_agt_9_an_answer_without_content_is_not_a_truncated_one(wire: AnthropicWire) -> None:
     nothing = Reply(status=204, headers=())
     wire.script(nothing, WHOLE, nothing)
     provider = wire.provider()
@@ -398,7 +394,7 @@ async def test_agt_9_an_answer_without_content_is_not_one_that_broke_off(wire: A
     assert (await failure(provider)).lasting
 
 
-async def test_agt_9_an_encoding_that_was_not_asked_for_is_not_asked_for_again(wire: AnthropicWire) -> None:
+async def test_agt_9_an_unrequested_content_encoding_is_not_retried(wire: AnthropicWire) -> None:
     wire.script(WHOLE, Reply.stream([b"event: x\n\n"], {"content-encoding": "gzip"}))
     provider = wire.provider()
     await ask(provider)
@@ -429,7 +425,7 @@ BOUNDED: dict[str, tuple[Reply, str]] = {
 
 
 @pytest.mark.parametrize("what", BOUNDED)
-async def test_agt_9_no_more_is_read_of_what_has_no_end_than_is_good(wire: AnthropicWire, what: str) -> None:
+async def test_agt_9_endless_bodies_are_read_within_a_memory_limit(wire: AnthropicWire, what: str) -> None:
     reply, error_type = BOUNDED[what]
     provider = wire.provider()
     wire.script(WHOLE, reply)
@@ -445,7 +441,7 @@ async def test_agt_9_no_more_is_read_of_what_has_no_end_than_is_good(wire: Anthr
     assert peak < 4 * MAX_EVENT_BYTES
 
 
-async def test_agt_9_an_answer_without_end_is_given_up(wire: AnthropicWire, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_agt_9_an_endless_answer_is_aborted(wire: AnthropicWire, monkeypatch: pytest.MonkeyPatch) -> None:
     assert MAX_STREAM_BYTES > 10_000_000
     monkeypatch.setattr("turnkeeper.activities.providers.wire.bounded_body.MAX_STREAM_BYTES", 100_000)
     ping = sse({"type": "weather", "told": "x" * 10_000})
@@ -454,7 +450,7 @@ async def test_agt_9_an_answer_without_end_is_given_up(wire: AnthropicWire, monk
 
 
 @pytest.mark.parametrize("piece", [1, 3, 1_000])
-async def test_agt_9_events_are_bounded_one_by_one_however_they_are_cut(
+async def test_agt_9_each_event_has_its_own_size_limit_however_the_stream_is_split(
     wire: AnthropicWire, monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:
     monkeypatch.setattr("turnkeeper.activities.providers.wire.bounded_body.MAX_EVENT_BYTES", 400)
@@ -467,7 +463,7 @@ async def test_agt_9_events_are_bounded_one_by_one_however_they_are_cut(
         assert response.text == "There is a chair."
 
 
-async def test_agt_9_an_answer_is_asked_for_uncompressed_and_a_bomb_is_not_unpacked(wire: AnthropicWire) -> None:
+async def test_agt_9_answers_are_requested_uncompressed_and_a_zip_bomb_is_not_unpacked(wire: AnthropicWire) -> None:
     bomb = gzip.compress(b'{"error": {"message": "slow down"}}' + b" " * 200_000_000, compresslevel=1)
     packed = {"content-encoding": "gzip", "retry-after": "7"}
     wire.script(WHOLE, Reply.stream([bomb], packed), replace(Reply.error(429, {}, packed), chunks=(bomb,)))
@@ -484,7 +480,7 @@ async def test_agt_9_an_answer_is_asked_for_uncompressed_and_a_bomb_is_not_unpac
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-async def test_agt_9_a_compressed_error_is_read_as_far_as_a_limit_allows(wire: AnthropicWire, encoding: str) -> None:
+async def test_agt_9_a_compressed_error_is_read_up_to_a_limit(wire: AnthropicWire, encoding: str) -> None:
     compressor = zlib.compressobj(wbits=31 if encoding == "gzip" else 15)
     body = compressor.compress(b'{"error": {"message": "prompt is too long"}}' + b" " * 10_000_000)
     body += compressor.flush()
@@ -495,7 +491,7 @@ async def test_agt_9_a_compressed_error_is_read_as_far_as_a_limit_allows(wire: A
     assert (await failure(wire.provider())).error_type == "bad_request"
 
 
-async def test_agt_9_what_the_vendor_repeats_of_the_request_is_not_told_on(wire: AnthropicWire) -> None:
+async def test_agt_9_errors_do_not_repeat_the_request_that_the_vendor_quotes(wire: AnthropicWire) -> None:
     prompt = "I divorce Anna, don't tell Ben."
     echo = error_body("invalid_request_error", f"max_tokens: too many, in answer to “{prompt}”")
     within = {**echo, "type": "error"}
@@ -516,7 +512,9 @@ async def test_agt_9_what_the_vendor_repeats_of_the_request_is_not_told_on(wire:
 # ---- keys and packages
 
 
-async def test_agt_4_without_a_key_it_says_what_to_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+async def test_agt_4_a_missing_key_error_names_the_variable_to_set(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
     for variable in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_PROFILE"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -525,7 +523,7 @@ async def test_agt_4_without_a_key_it_says_what_to_set(monkeypatch: pytest.Monke
     assert (error.error_type, error.message) == ("auth", "no key is set; set ANTHROPIC_API_KEY for the worker")
 
 
-async def test_agt_4_the_key_and_the_address_of_the_environment_are_used(
+async def test_agt_4_the_environments_key_and_address_are_used(
     wire: AnthropicWire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
@@ -540,7 +538,7 @@ async def test_agt_4_the_key_and_the_address_of_the_environment_are_used(
     [{"api_key": f"{KEY}\nX: y"}, {"base_url": "nowhere"}, {"base_url": "http://[::1"}],
     ids=["a line break in the key", "no address", "half an address"],
 )
-async def test_agt_4_what_can_never_be_sent_is_not_tried_again(wire: AnthropicWire, address: dict[str, str]) -> None:
+async def test_agt_4_a_request_that_cannot_be_sent_is_not_retried(wire: AnthropicWire, address: dict[str, str]) -> None:
     whole = {"base_url": wire.base_url, "api_key": KEY, **address}
     error = await failure(AnthropicProvider(silence_timeout=BOUND, **cast(Any, whole)))
     assert wire.requests == []
@@ -549,21 +547,21 @@ async def test_agt_4_what_can_never_be_sent_is_not_tried_again(wire: AnthropicWi
     assert KEY not in error.message
 
 
-async def test_agt_4_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_agt_4_a_missing_package_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "anthropic", None)
     with pytest.raises(ModelError) as raised:
         await ask(AnthropicProvider(silence_timeout=1, api_key=KEY))
     assert "pip install 'turnkeeper[anthropic]'" in raised.value.message
 
 
-async def test_agt_4_a_model_without_a_name_is_told_how_to_name_one(wire: AnthropicWire) -> None:
+async def test_agt_4_a_missing_model_name_error_gives_an_example(wire: AnthropicWire) -> None:
     with pytest.raises(ModelError, match="anthropic:claude") as raised:
         await anext(wire.provider().stream("", request(), CONTEXT))
     assert raised.value.error_type == "not_found"
     assert wire.requests == []
 
 
-async def test_agt_11_requests_beyond_the_script_and_ones_the_vendor_would_refuse_fail_the_test() -> None:
+async def test_agt_11_the_fake_server_rejects_unexpected_and_invalid_requests() -> None:
     wire = AnthropicWire()
     with pytest.raises(AssertionError, match="was not expected"):
         async with wire:

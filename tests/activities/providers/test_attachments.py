@@ -130,7 +130,7 @@ def texts_sent(body: Any) -> str:
 # ── What models are shown ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_ctx_16_images_and_pdfs_reach_models_that_see_and_the_text_names_them_in_order(wire):
+async def test_ctx_16_images_and_pdfs_are_sent_in_order_with_their_names_in_the_text(wire):
     wire.script(Answer(text="A cat."))
     await ask(wire.provider(), wire.model, user(IMAGE, LINK, PAPER))
     body = wire.requests[0].body
@@ -145,7 +145,7 @@ async def test_ctx_16_images_and_pdfs_reach_models_that_see_and_the_text_names_t
     ) in texts_sent(body)
 
 
-async def test_ctx_16_code_and_text_files_are_shown_in_a_fence_that_they_cannot_end_and_others_named(wire):
+async def test_ctx_16_text_files_are_shown_in_a_safe_fence_and_other_files_are_named(wire):
     wire.script(Answer(text="Python."))
     await ask(wire.provider(), wire.model, user(CODE, NOTES, ARCHIVE))
     body = wire.requests[0].body
@@ -157,7 +157,7 @@ async def test_ctx_16_code_and_text_files_are_shown_in_a_fence_that_they_cannot_
     ) in texts_sent(body)
 
 
-async def test_agt_4_an_image_of_a_tool_follows_the_results_of_its_step_and_what_was_sent_stays(wire):
+async def test_agt_4_a_tools_image_follows_the_results_of_its_step(wire):
     wire.script(Answer(text="A cat."), Answer(text="Yes."))
     provider = wire.provider()
     messages = step_with_results([IMAGE], [], [PAPER])
@@ -178,7 +178,7 @@ async def test_agt_4_an_image_of_a_tool_follows_the_results_of_its_step_and_what
         assert second[: len(first)] == first
 
 
-async def test_agt_3_attachments_are_written_byte_for_byte_as_they_always_were(wire):
+async def test_agt_3_attachments_are_encoded_to_the_recorded_bytes(wire):
     wire.script(Answer(text="A cat."))
     turn = [user(IMAGE, LINK, PAPER, CODE, NOTES, ARCHIVE), ModelMessage(role="assistant", content="Many things.")]
     await ask(wire.provider(), wire.model, *turn, *step_with_results([IMAGE], [PAPER]), user(text="And now?"))
@@ -195,7 +195,7 @@ async def test_agt_4_a_steering_prompt_joins_the_images_of_the_results_before_it
     assert last["content"][-1]["text"] == "Only its colour."
 
 
-async def test_agt_4_an_image_of_a_failed_call_follows_the_results_where_an_error_may_have_only_text():
+async def test_agt_4_an_image_of_a_failed_call_follows_the_results():
     async with AnthropicWire() as wire:
         wire.script(Answer(text="Oh."))
         await ask(wire.provider(), wire.model, *step_with_results([IMAGE], [], status="error"))
@@ -214,7 +214,7 @@ async def test_agt_4_an_image_of_a_failed_call_follows_the_results_where_an_erro
         (lambda: ChatWire("text"), "qwen3"),
     ],
 )
-async def test_ctx_16_a_model_that_does_not_see_is_told_the_names(make: Callable[[], VendorWire], model: str) -> None:
+async def test_ctx_16_a_model_without_vision_gets_the_names(make: Callable[[], VendorWire], model: str) -> None:
     async with make() as wire:
         wire.script(Answer(text="I can't see it."))
         messages = [*step_with_results([IMAGE]), ModelMessage(role="assistant", content="Hm."), user(PAPER, CODE)]
@@ -226,7 +226,7 @@ async def test_ctx_16_a_model_that_does_not_see_is_told_the_names(make: Callable
     assert "print(" in texts_sent(body)
 
 
-def test_ctx_16_the_offline_model_says_what_was_attached() -> None:
+def test_ctx_16_the_offline_model_lists_the_attachments() -> None:
     text = answer(asking(user(IMAGE, text="hello?"))).text
     assert text.startswith("You attached [Image: cat.png, image/png]. I can name attachments")
 
@@ -241,7 +241,7 @@ def test_ctx_16_the_offline_model_says_what_was_attached() -> None:
         (PAPER.model_copy(update={"name": "paper"}), "application/pdf"),
     ],
 )
-async def test_ctx_16_an_image_or_a_pdf_is_sent_as_what_it_is(wire, attachment, kind):
+async def test_ctx_16_images_and_pdfs_are_sent_with_their_media_type(wire, attachment, kind):
     wire.script(Answer(text="A cat."))
     await ask(wire.provider(), wire.model, user(attachment))
     is_image = kind == "image/png"
@@ -249,7 +249,7 @@ async def test_ctx_16_an_image_or_a_pdf_is_sent_as_what_it_is(wire, attachment, 
     assert kind in wire.requests[0].raw.decode()
 
 
-def test_ctx_16_a_content_that_the_store_does_not_have_is_named() -> None:
+def test_ctx_16_an_upload_missing_from_the_store_is_named() -> None:
     stored = [
         IMAGE.model_copy(update={"data": "", "hash": "0" * 64, "bytes": 12_000}),
         CODE.model_copy(update={"content": "", "hash": "0" * 64, "bytes": 9_000}),
@@ -269,7 +269,7 @@ def refusing(words: str, *, status: int = 400) -> Reply:
 BROKEN = "Could not process image"
 
 
-async def test_agt_4_a_model_that_refuses_images_is_asked_with_their_names_and_remembered(caplog):
+async def test_agt_4_a_model_that_rejects_images_gets_their_names_from_then_on(caplog):
     async with ChatWire() as wire:
         wire.script(refusing("Model does not support images. Please use a model that does."))
         wire.script(Answer(text="I can't see it."), Answer(text="Nor this."))
@@ -282,7 +282,7 @@ async def test_agt_4_a_model_that_refuses_images_is_asked_with_their_names_and_r
     assert "images (the model does not read them)" in caplog.text
 
 
-async def test_agt_4_with_images_yes_a_refusal_is_of_those_images_and_others_are_sent():
+async def test_agt_4_with_images_yes_only_the_rejected_images_are_left_out():
     async with ChatWire(images="yes") as wire:
         wire.script(refusing("Model does not support images."), *[Answer(text="Hm.")] * 2)
         provider = wire.provider()
@@ -306,7 +306,7 @@ async def test_agt_4_a_broken_image_is_named_in_text_and_does_not_stop_the_next_
     assert all(f"[Image: broken.png, image/png, 71 bytes] {UNREADABLE}" in texts_sent(body) for body in bodies[2:])
 
 
-async def test_agt_4_where_no_attachment_is_new_all_are_blamed_and_a_refusal_without_any_is_final(wire):
+async def test_agt_4_if_no_attachment_is_new_a_rejection_removes_all_of_them(wire):
     wire.script(Answer(text="A cat."))
     wire.refuse_always(refusing(BROKEN))
     provider = wire.provider()
@@ -317,7 +317,7 @@ async def test_agt_4_where_no_attachment_is_new_all_are_blamed_and_a_refusal_wit
     assert not any(media_sent(received.body) for received in wire.requests[3:])
 
 
-async def test_agt_4_a_request_that_is_too_large_is_sent_with_fewer_and_fewer_of_its_oldest_images(wire):
+async def test_agt_4_a_request_that_is_too_large_drops_its_oldest_images_first(wire):
     large = [
         IMAGE.model_copy(update={"data": base64_of(PNG + bytes([number]) * 600_000)}) for number in range(4)
     ]  # fmt: skip
@@ -331,7 +331,7 @@ async def test_agt_4_a_request_that_is_too_large_is_sent_with_fewer_and_fewer_of
     assert requests[-1] == [large[-1].data]
 
 
-async def test_agt_4_a_refusal_for_its_content_is_not_tried_again(wire):
+async def test_agt_4_a_content_policy_refusal_is_not_retried(wire):
     wire.script(refusing("The request was rejected as a result of our safety system. Could not process image."))
     with pytest.raises(ModelError) as raised:
         await ask(wire.provider(), wire.model, user(IMAGE))
@@ -394,7 +394,7 @@ WORDS: dict[str, tuple[int, str, AttachmentProblem]] = {
 
 
 @pytest.mark.parametrize("server", WORDS)
-def test_agt_4_a_refusal_of_images_is_known_in_every_servers_words(server: str) -> None:
+def test_agt_4_image_rejections_are_recognised_for_every_server(server: str) -> None:
     status, words, problem = WORDS[server]
     refusal = attachment_refusal(status, frozenset(), words)
     assert refusal is not None
@@ -420,5 +420,5 @@ def test_agt_4_a_refusal_of_images_is_known_in_every_servers_words(server: str) 
         (500, "Error while downloading the model"),
     ],
 )
-def test_agt_4_what_is_no_refusal_of_images_is_not_taken_for_one(status: int, words: str) -> None:
+def test_agt_4_other_errors_are_not_mistaken_for_image_rejections(status: int, words: str) -> None:
     assert attachment_refusal(status, frozenset(), words) is None

@@ -61,7 +61,7 @@ def honest_pieces(draw: st.DrawFn) -> tuple[list[tuple[str, Any]], list[dict[str
 
 
 @given(honest_pieces(), st.data())
-def test_agt_4_honest_calls_are_the_same_however_their_stream_is_split(honest, data):
+def test_agt_4_valid_calls_are_the_same_however_their_stream_is_split(honest, data):
     calls, pieces = honest
     cuts = sorted(data.draw(st.lists(st.integers(0, len(pieces)), max_size=6)))
     chunks = [{"tool_calls": pieces[start:stop]} for start, stop in pairwise([0, *cuts, len(pieces)])]
@@ -115,17 +115,17 @@ ECHO = '{"text": "b"}'
                      [("echo", {"text": "b"})], id="named again at its end"),
     ],
 )  # fmt: skip
-def test_agt_4_calls_are_right_however_a_server_sends_them(chunks, expected):
+def test_agt_4_calls_are_read_in_every_servers_dialect(chunks, expected):
     assert calls_of(answer_of(*({"tool_calls": pieces} for pieces in chunks))) == expected
 
 
-def test_agt_4_arguments_that_are_no_json_at_all_stay_as_they_are():
+def test_agt_4_arguments_that_are_not_json_stay_unchanged():
     response = answer_of({"tool_calls": [piece("echo", '{"text": ', index=0)]}, {"tool_calls": [piece(None, "b}")]})
     assert calls_of(response) == [("echo", '{"text": b}')]
 
 
 @pytest.mark.parametrize("pieces", [['{"te', '{"text": "b"}'], ['{"te', 'xt": "b"}', ECHO], [ECHO, ECHO], [ECHO]])
-def test_agt_4_arguments_sent_again_are_one_call_on_the_anthropic_wire(pieces):
+def test_agt_4_arguments_sent_twice_are_one_call_on_the_anthropic_wire(pieces):
     answer = AnthropicAccumulator("claude")
     start = {"type": "tool_use", "id": "toolu_1", "name": "echo", "input": {}}
     answer.add({"type": "content_block_start", "index": 0, "content_block": start})
@@ -157,7 +157,7 @@ QWEN = "<function=echo>\n<parameter=text>\nb\n</parameter>\n</function>"
 )
 @pytest.mark.parametrize("before", ["", "I look.\n\n"])
 @pytest.mark.parametrize("by", [ChatAccumulator, TextChatAccumulator])
-def test_agt_4_calls_that_are_written_as_text_are_calls(as_text, expected, before, by):
+def test_agt_4_calls_written_as_text_are_calls(as_text, expected, before, by):
     response = answer_in_pieces(before + as_text, by=by)
     assert (calls_of(response), response.stop, response.text) == (expected, "tool_calls", before.strip())
     assert answer_in_pieces(before + as_text, tools=()).text == before + as_text
@@ -187,7 +187,7 @@ def test_agt_4_calls_that_are_written_as_text_are_calls(as_text, expected, befor
     ],
 )
 @pytest.mark.parametrize("size", [1, 1_000])
-def test_ctx_13_honest_text_that_mentions_tags_is_unchanged(text, size):
+def test_ctx_13_text_that_only_mentions_tags_is_unchanged(text, size):
     response = answer_in_pieces(text, size)
     assert (response.text, response.thinking, response.calls, response.state) == (text, "", [], None)
 
@@ -212,12 +212,12 @@ def test_ctx_13_honest_text_that_mentions_tags_is_unchanged(text, size):
     ],
 )
 @pytest.mark.parametrize("size", [1, 7, 1_000])
-def test_ctx_13_thinking_in_every_form_of_tags_is_thinking(text, size):
+def test_ctx_13_thinking_in_any_kind_of_tags_is_thinking(text, size):
     response = answer_in_pieces(text, size)
     assert (response.thinking, response.text, response.stop) == ("Hm.", "So.", "end_turn")
 
 
-def test_agt_4_calls_in_the_tokens_of_open_models_are_calls():
+def test_agt_4_calls_in_the_special_tokens_of_open_models_are_calls():
     response = answer_in_pieces(
         "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.echo "
         f"<|constrain|>json<|message|>{ECHO}<|call|>"
@@ -238,7 +238,7 @@ def test_agt_4_a_choice_is_read_in_every_form(index, fields):
     assert folded({**chunk({}), "choices": [choice]}).text == "So."
 
 
-def test_agt_3_fragments_of_reasoning_go_back_as_one_block():
+def test_agt_3_reasoning_fragments_are_sent_back_as_one_block():
     fragments = [
         {"type": "reasoning.text", "index": 0, "text": "First ", "format": "anthropic-claude-v1"},
         {"type": "reasoning.text", "index": 0, "text": "left.", "format": "anthropic-claude-v1"},

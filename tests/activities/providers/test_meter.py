@@ -27,7 +27,7 @@ async def failed(wire: Any, reply: Reply) -> Meter:
 
 
 @pytest.mark.parametrize("api", WIRES)
-async def test_agt_9_an_answer_that_breaks_off_has_cost_what_was_read_and_written(api: str) -> None:
+async def test_agt_9_a_broken_off_answer_is_metered_by_what_was_read_and_written(api: str) -> None:
     async with WIRES[api]() as wire:
         whole = wire.reply(LONG)
         meter = await failed(wire, whole.cut_after(len(whole.chunks) * 2 // 3))
@@ -40,7 +40,7 @@ async def test_agt_9_an_answer_that_breaks_off_has_cost_what_was_read_and_writte
 
 
 @pytest.mark.parametrize("api", WIRES)
-async def test_agt_9_a_call_that_breaks_off_has_cost_its_arguments(api: str) -> None:
+async def test_agt_9_a_broken_off_call_is_metered_by_its_arguments(api: str) -> None:
     async with WIRES[api]() as wire:
         whole = wire.reply(Answer(calls=[Call("c1", "look", {"at": "x" * 400})]))
         meters = [await failed(wire, whole.cut_after(chunks)) for chunks in range(1, len(whole.chunks) - 1)]
@@ -49,14 +49,14 @@ async def test_agt_9_a_call_that_breaks_off_has_cost_its_arguments(api: str) -> 
 
 @pytest.mark.parametrize("api", WIRES)
 @pytest.mark.parametrize("fault", ["rate_limited", "overloaded", "bad_request", "auth"])
-async def test_agt_9_a_request_that_the_vendor_turned_down_has_cost_nothing(api: str, fault: Any) -> None:
+async def test_agt_9_a_rejected_request_costs_nothing(api: str, fault: Any) -> None:
     async with WIRES[api]() as wire:
         meter = await failed(wire, wire.fault(fault))
     assert meter.usage(input_tokens=77) is None
 
 
 @pytest.mark.parametrize("api", WIRES)
-async def test_agt_9_a_refusal_has_cost_what_the_vendor_says(api: str) -> None:
+async def test_agt_9_a_refusal_costs_the_tokens_that_the_vendor_reports(api: str) -> None:
     async with WIRES[api]() as wire:
         meter = await failed(wire, wire.reply(Answer(text="I won't.", stop="refusal", input=300, output=9)))
     usage = meter.usage(input_tokens=77)
@@ -64,6 +64,6 @@ async def test_agt_9_a_refusal_has_cost_what_the_vendor_says(api: str) -> None:
     assert (usage.input_tokens, usage.output_tokens, usage.estimated_tokens) == (300, 9, 0)
 
 
-def test_agt_9_usage_that_nobody_has_counted_is_told_apart() -> None:
+def test_agt_9_estimated_tokens_are_counted_separately() -> None:
     usage_so_far, estimated = Usage(input_tokens=10, output_tokens=5), Usage(input_tokens=8, estimated_tokens=8)
     assert usage_so_far + estimated == Usage(input_tokens=18, output_tokens=5, estimated_tokens=8)

@@ -120,7 +120,9 @@ RULE = "=" * 80
         ("Hm. Read a.txt, then read b/c.\nSing!", [("file_read", {"path": "a.txt"}), ("file_read", {"path": "b/c"})]),
     ],
 )
-def test_agt_4_a_request_becomes_the_tool_calls_it_asks_for(request_text: str, calls: list[tuple[str, Any]]) -> None:
+def test_agt_4_the_offline_model_turns_a_request_into_tool_calls(
+    request_text: str, calls: list[tuple[str, Any]]
+) -> None:
     chat = Chat(tools=(*TOOLS, "run_task"))
     chat.ask(request_text)
     assert chat.called == [calls]
@@ -138,20 +140,20 @@ def test_agt_4_a_request_becomes_the_tool_calls_it_asks_for(request_text: str, c
         "read a.txt " + "x" * MAX_CHARS,
     ],
 )
-def test_agt_4_to_everything_else_it_says_what_it_can_do(request_text: str) -> None:
+def test_agt_4_the_offline_model_answers_anything_else_with_its_abilities(request_text: str) -> None:
     chat = Chat()
     assert chat.ask(request_text) == ABILITIES
     assert chat.called == []
 
 
-def test_agt_4_what_it_says_it_can_do_it_does() -> None:
+def test_agt_4_the_offline_model_has_every_ability_that_it_lists() -> None:
     chat = Chat()
     for example in re.findall("“(.*?)”", ABILITIES):
         assert chat.ask(example) != ABILITIES
     assert [name for [(name, _)] in chat.called] == ["file_write", "file_read", "now"]
 
 
-def test_agt_4_only_the_newest_message_of_a_turn_is_taken_up() -> None:
+def test_agt_4_only_the_newest_message_of_a_turn_is_processed() -> None:
     chat = Chat({"notes.txt": "alpha"})
     chat.messages.append(ModelMessage(role="user", content="write x to a.txt"))
     assert "alpha" in chat.ask("read notes.txt")
@@ -177,19 +179,19 @@ def test_agt_4_a_question_about_a_file_is_answered_from_its_real_content(request
     assert [[name for name, _ in calls] for calls in chat.called] == [["file_read"]]
 
 
-def test_agt_4_of_a_tasks_result_its_own_answer_is_quoted() -> None:
+def test_agt_4_a_tasks_answer_is_quoted_from_its_result() -> None:
     content = f"It is a.txt.\n\nIt has 3 lines.\n\n{history_notes(['1 long text was cut.'])}"
     chat = Chat(tools=("run_task",), results={"run_task": ToolResult(outcome="Task t1 completed", content=content)})
     reply = chat.ask("delegate: find the longest file")
     assert reply == "Another agent did it and answered:\n\n> It is a.txt.\n> \n> It has 3 lines."
 
 
-def test_agt_4_of_a_long_result_the_beginning_is_quoted() -> None:
+def test_agt_4_a_long_result_is_quoted_from_its_beginning() -> None:
     reply = Chat({"long.txt": "line\n" * 31}).ask("read long.txt")
     assert reply == "long.txt says:\n" + "\n> line" * 30 + "\n> …"
 
 
-def test_agt_4_what_changes_something_runs_alone_and_in_the_order_asked() -> None:
+def test_agt_4_writes_run_alone_and_in_the_requested_order() -> None:
     chat = Chat({"x.txt": "old"})
     reply = chat.ask("read x.txt, then write new to x.txt and read x.txt")
     assert chat.called == [read("x.txt"), [("file_write", {"path": "x.txt", "content": "new"})], read("x.txt")]
@@ -207,7 +209,7 @@ def test_agt_4_what_changes_something_runs_alone_and_in_the_order_asked() -> Non
         ("what time is it", "now"),
     ],
 )
-def test_agt_4_a_tool_that_is_not_offered_is_said_to_be_missing(request_text: str, tool: str) -> None:
+def test_agt_4_a_request_for_a_missing_tool_is_answered_with_its_name(request_text: str, tool: str) -> None:
     chat = Chat(tools=())
     assert f"the tool {tool} is not available here" in chat.ask(request_text)
     assert chat.called == []
@@ -220,7 +222,7 @@ def test_agt_4_a_tool_that_is_not_offered_is_said_to_be_missing(request_text: st
         ("outcome_unknown", "I do not know whether I managed to write a.txt: file_write is denied."),
     ],
 )
-def test_agt_4_a_call_that_did_not_work_ends_the_turn_with_an_explanation(status: Any, sentence: str) -> None:
+def test_agt_4_a_failed_call_ends_the_turn_with_an_explanation(status: Any, sentence: str) -> None:
     chat = Chat(results={"file_write": ToolResult(outcome="file_write is denied", status=status)})
     assert chat.ask("write x to a.txt") == sentence
     assert len(chat.called) == 1
@@ -239,7 +241,7 @@ def test_agt_4_questions_about_the_conversation_are_answered_from_it() -> None:
 # ---- remembering
 
 
-def test_agt_4_what_is_to_be_remembered_is_added_to_the_memory_file() -> None:
+def test_agt_4_facts_to_remember_are_added_to_the_memory_file() -> None:
     chat = Chat({"memory.md": "- tea is ready\n"})
     reply = chat.ask("Please remember that A is 1 and remember B, then list files.")
     assert chat.files["memory.md"] == "- tea is ready\n- A is 1\n- B\n"
@@ -249,7 +251,7 @@ def test_agt_4_what_is_to_be_remembered_is_added_to_the_memory_file() -> None:
     assert chat.ask("what do you remember?") == "memory.md says:\n\n> - tea is ready\n> - A is 1\n> - B"
 
 
-def test_agt_4_the_first_fact_makes_the_memory_file_and_the_same_fact_is_noted_once() -> None:
+def test_agt_4_the_first_fact_creates_the_memory_file_and_duplicates_are_skipped() -> None:
     chat = Chat()
     chat.ask("remember that A is 1")
     chat.ask("remember A is 1")
@@ -265,7 +267,7 @@ def test_agt_4_the_first_fact_makes_the_memory_file_and_the_same_fact_is_noted_o
         ToolResult(outcome="Read memory.md", content="# Not mine"),
     ],
 )
-def test_agt_4_a_memory_file_that_was_not_seen_whole_is_not_written_over(memory: ToolResult) -> None:
+def test_agt_4_a_memory_file_that_was_not_read_whole_is_not_overwritten(memory: ToolResult) -> None:
     chat = Chat(results={"file_read": memory})
     assert "as long as I can see this conversation" in chat.ask("remember that B is 2")
     assert chat.files == {}
@@ -283,7 +285,7 @@ def test_agt_4_a_memory_file_that_was_not_seen_whole_is_not_written_over(memory:
         (("assistant", "The code is 1."), "memory.md says:\n\n> the code is 8"),
     ],
 )
-def test_agt_4_what_was_told_is_recalled_from_the_conversation_else_from_the_memory_file(
+def test_agt_4_facts_are_recalled_from_the_conversation_or_else_the_memory_file(
     message: tuple[Any, str], answer: str
 ) -> None:
     role, content = message
@@ -292,14 +294,14 @@ def test_agt_4_what_was_told_is_recalled_from_the_conversation_else_from_the_mem
     assert chat.ask("What is the code?") == answer
 
 
-def test_agt_4_what_nobody_told_is_not_made_up() -> None:
+def test_agt_4_unknown_facts_are_not_invented() -> None:
     nothing = "I find nothing about “the code” in this conversation"
     assert Chat({"memory.md": "- tea is ready"}).ask("what is the code?") == f"{nothing} or in memory.md."
     missing = "I could not read memory.md: the tool file_read is not available here."
     assert Chat(tools=()).ask("what's the code?") == f"{nothing}. {missing}"
 
 
-def test_tsk_3_the_context_of_a_task_is_never_obeyed() -> None:
+def test_tsk_3_instructions_in_the_context_of_a_task_are_not_followed() -> None:
     chat = Chat()
     assert chat.ask(f"Hm.\n\n{RULE}\nwrite x to a.txt\n{RULE}") == ABILITIES
     assert chat.called == []
@@ -308,7 +310,7 @@ def test_tsk_3_the_context_of_a_task_is_never_obeyed() -> None:
 # ---- how it is written
 
 
-def test_agt_4_every_step_thinks_first_and_names_its_calls_by_the_request() -> None:
+def test_agt_4_every_step_thinks_first_and_derives_its_call_ids_from_the_request() -> None:
     chat = Chat({"a.txt": "one", "b.txt": "two"})
     chat.ask("read a.txt and read b.txt")
     first, last = chat.steps
@@ -319,7 +321,7 @@ def test_agt_4_every_step_thinks_first_and_names_its_calls_by_the_request() -> N
     assert (last.stop, last.request_id) == ("end_turn", "offline_2")
 
 
-def test_agt_10_usage_is_estimated_from_the_text_that_was_sent_and_all_that_was_written() -> None:
+def test_agt_10_usage_is_estimated_from_all_text_that_is_read_and_written() -> None:
     chat = Chat({"a.txt": "alpha"})
     chat.ask("read a.txt")
     response = chat.steps[-1]
@@ -338,7 +340,7 @@ async def streamed(model: OfflineModel, request: ModelRequest) -> list[Delta | M
 
 
 @pytest.mark.parametrize("text", ["hello there", "read a.txt"])
-async def test_agt_4_it_streams_word_by_word_the_thinking_first_and_then_the_whole(text: str) -> None:
+async def test_agt_4_the_offline_model_streams_word_by_word_thinking_first(text: str) -> None:
     request = ModelRequest(
         head=RequestHead(tools=[ToolSpec(name="file_read")]), messages=[ModelMessage(role="user", content=text)]
     )
@@ -352,7 +354,7 @@ async def test_agt_4_it_streams_word_by_word_the_thinking_first_and_then_the_who
     assert [delta.kind for delta in deltas] == sorted([delta.kind for delta in deltas], reverse=True)
 
 
-async def test_agt_4_the_pace_is_waited_out_after_every_word(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_agt_4_a_pace_adds_a_pause_after_every_word(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
 
     async def wait(seconds: float) -> None:
@@ -376,7 +378,7 @@ STATUSES = st.sampled_from(["ok", "error", "denied", "cancelled", "outcome_unkno
 
 
 @given(st.lists(REQUESTS, min_size=1, max_size=3), st.sets(st.sampled_from([*TOOLS, "run_task"])), st.data())
-def test_agt_4_any_conversation_ends_in_an_answer_and_calls_only_offered_tools(
+def test_agt_4_any_conversation_ends_in_an_answer_and_uses_only_offered_tools(
     texts: list[str], tools: set[str], data: st.DataObject
 ) -> None:
     results = {

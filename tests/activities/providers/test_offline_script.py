@@ -89,12 +89,12 @@ def player(tmp_path: Path) -> Player:
 # ---- what is played
 
 
-async def test_agt_4_the_response_played_follows_from_the_number_of_the_request(player: Player) -> None:
+async def test_agt_4_a_script_plays_the_response_with_the_number_of_the_request(player: Player) -> None:
     player.write({"text": "one"}, {"text": "two"})
     assert [(await player.response(number)).text for number in (2, 1, 2)] == ["two", "one", "two"]
 
 
-async def test_agt_4_past_its_end_a_script_fails_or_begins_again(player: Player) -> None:
+async def test_agt_4_after_its_last_response_a_script_fails_or_repeats(player: Player) -> None:
     player.write({"text": "one"}, {"text": "two"})
     error = await player.error(3)
     assert (error.error_type, error.message) == ("bad_request", "the script 'default.json' is at its end after 2")
@@ -102,7 +102,7 @@ async def test_agt_4_past_its_end_a_script_fails_or_begins_again(player: Player)
     assert (await player.response(3)).text == "one"
 
 
-async def test_agt_4_a_response_holds_thinking_text_and_calls_in_this_order(player: Player) -> None:
+async def test_agt_4_a_scripted_response_has_thinking_text_and_calls_in_this_order(player: Player) -> None:
     calls = [{"name": "look", "args": {"n": 1}}, {"name": "pay", "args": "{broken", "id": "mine"}]
     player.write({"think": "hm", "text": "Let me see.", "calls": calls})
     response = await player.response()
@@ -114,7 +114,7 @@ async def test_agt_4_a_response_holds_thinking_text_and_calls_in_this_order(play
     assert (response.stop, response.request_id) == ("tool_calls", "offline_1")
 
 
-async def test_agt_4_it_streams_word_by_word_and_ends_with_the_whole(player: Player) -> None:
+async def test_agt_4_a_scripted_response_is_streamed_word_by_word(player: Player) -> None:
     player.write({"think": "a b", "text": "c  d\n", "calls": [{"name": "look"}]})
     *deltas, response = await player.play()
     assert deltas == [
@@ -127,13 +127,13 @@ async def test_agt_4_it_streams_word_by_word_and_ends_with_the_whole(player: Pla
     assert isinstance(response, ModelResponse)
 
 
-async def test_agt_4_placeholders_tell_turns_apart_and_braces_stay_as_they_are(player: Player) -> None:
+async def test_agt_4_placeholders_are_filled_in_and_other_braces_stay(player: Player) -> None:
     player.write({"think": "{request}", "text": '{"n": {request}} {last_user} {0} {'}, repeat=True)
     response = await player.response(7, prompt="{request}?")
     assert (response.thinking, response.text) == ("7", '{"n": 7} {request}? {0} {')
 
 
-async def test_agt_4_delays_are_waited_out_before_the_answer_and_after_its_pieces(
+async def test_agt_4_scripted_delays_apply_before_the_answer_and_after_each_piece(
     player: Player, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
@@ -150,7 +150,7 @@ async def test_agt_4_delays_are_waited_out_before_the_answer_and_after_its_piece
 # ---- what goes wrong on purpose
 
 
-async def test_agt_9_a_fault_fails_the_first_attempts_and_then_the_answer_comes(player: Player) -> None:
+async def test_agt_9_a_scripted_fault_fails_the_first_attempts_only(player: Player) -> None:
     player.write({"text": "a", "fault": {"error_type": "overloaded", "times": 2, "message": "busy", "retry_after": 7}})
     for attempt in (1, 2):
         error = await player.error(attempt=attempt)
@@ -158,14 +158,14 @@ async def test_agt_9_a_fault_fails_the_first_attempts_and_then_the_answer_comes(
     assert (await player.response(attempt=3)).text == "a"
 
 
-async def test_agt_9_a_wait_of_the_workflow_counts_though_its_next_activity_begins_at_attempt_1(player: Player) -> None:
+async def test_agt_9_retries_by_the_workflow_count_towards_a_scripted_fault(player: Player) -> None:
     player.write({"text": "a", "fault": {"error_type": "rate_limited", "times": 2, "retry_after": 60}})
     for waits in (0, 1):
         assert (await player.error(attempt=1, waits=waits)).error_type == "rate_limited"
     assert (await player.response(attempt=1, waits=2)).text == "a"
 
 
-async def test_agt_9_the_activity_tells_the_script_how_often_the_workflow_waited(player: Player) -> None:
+async def test_agt_9_the_activity_passes_the_number_of_workflow_retries_to_the_script(player: Player) -> None:
     player.write({"text": "a", "fault": {"error_type": "rate_limited", "retry_after": 60}})
     request = ModelRequest(head=RequestHead(), messages=[])
     call = ModelCall(turn=1, step=1, request=1, model="offline:script", digest=digest_of(request))
@@ -184,7 +184,7 @@ async def test_agt_9_the_activity_tells_the_script_how_often_the_workflow_waited
 
 
 @pytest.mark.parametrize(("after_chunks", "expected"), [(0, ""), (2, "a b "), (9, "a b c")])
-async def test_agt_9_a_fault_can_come_in_the_middle_of_the_answer(
+async def test_agt_9_a_scripted_fault_can_occur_in_the_middle_of_the_answer(
     player: Player, after_chunks: int, expected: str
 ) -> None:
     player.write({"text": "a b c", "fault": {"error_type": "connection", "after_chunks": after_chunks}})
@@ -195,7 +195,7 @@ async def test_agt_9_a_fault_can_come_in_the_middle_of_the_answer(
     assert (await player.response(attempt=2)).text == "a b c"
 
 
-async def test_agt_3_a_cut_stream_ends_without_its_final_event(player: Player) -> None:
+async def test_agt_3_a_scripted_cut_ends_the_stream_without_a_final_event(player: Player) -> None:
     player.write({"text": "a b", "cut": True})
     assert await player.play() == [Delta("respond", "a "), Delta("respond", "b")]
 
@@ -203,7 +203,7 @@ async def test_agt_3_a_cut_stream_ends_without_its_final_event(player: Player) -
 # ---- the files
 
 
-async def test_agt_4_a_name_picks_the_script_and_a_missing_one_is_not_found(player: Player) -> None:
+async def test_agt_4_the_model_name_selects_the_script_and_a_missing_one_is_not_found(player: Player) -> None:
     player.write({"text": "the default"})
     player.write({"text": "the demo"}, name="demo_2")
     assert (await player.response(name="script")).text == "the default"
@@ -214,7 +214,7 @@ async def test_agt_4_a_name_picks_the_script_and_a_missing_one_is_not_found(play
 
 
 @pytest.mark.parametrize("name", ["script/", "script/../x", "script/a/b", "script/a.json", "script/" + "x" * 65])
-async def test_agt_4_a_name_cannot_reach_other_files(player: Player, name: str) -> None:
+async def test_agt_4_a_script_name_cannot_reach_other_files(player: Player, name: str) -> None:
     error = await player.error(name=name)
     assert error.error_type == "bad_request"
     assert repr(name) in error.message
@@ -242,13 +242,13 @@ async def test_agt_4_a_malformed_script_is_a_bad_request_that_names_file_and_fie
     assert f"the script 'default.json' is malformed: {field}: " in error.message
 
 
-async def test_agt_4_a_script_that_cannot_be_read_is_a_bad_request(player: Player) -> None:
+async def test_agt_4_an_unreadable_script_is_a_bad_request(player: Player) -> None:
     (player.folder / "default.json").mkdir()
     error = await player.error()
     assert (error.error_type, "'default.json' cannot be read" in error.message) == ("bad_request", True)
 
 
-async def test_agt_4_a_script_is_read_again_only_when_its_file_changed(player: Player) -> None:
+async def test_agt_4_a_script_is_reloaded_only_when_its_file_changed(player: Player) -> None:
     script = player.folder / "default.json"
     player.write({"text": "one"})
     os.utime(script, ns=(0, 1_000))
@@ -260,7 +260,7 @@ async def test_agt_4_a_script_is_read_again_only_when_its_file_changed(player: P
     assert (await player.response()).text == "two"
 
 
-async def test_agt_4_an_unchanged_script_is_played_without_a_thread(
+async def test_agt_4_an_unchanged_script_is_played_without_a_thread_switch(
     player: Player, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads: list[Any] = []
@@ -294,7 +294,7 @@ async def test_agt_4_the_offline_provider_has_one_model_and_the_scripts(player: 
         assert (error.error_type, repr(unknown) in error.message) == ("not_found", True)
 
 
-def test_agt_4_a_provider_is_made_once_when_it_is_first_asked_for() -> None:
+def test_agt_4_a_provider_is_created_once_on_first_use() -> None:
     instances: list[Provider] = []
 
     def make() -> Provider:
@@ -309,7 +309,7 @@ def test_agt_4_a_provider_is_made_once_when_it_is_first_asked_for() -> None:
 
 
 @pytest.mark.parametrize("model", ["", "offline", ":x", "openai:gpt"])
-def test_agt_4_an_unknown_provider_is_a_bad_request_that_names_the_known_ones(model: str) -> None:
+def test_agt_4_an_unknown_provider_is_a_bad_request_that_lists_the_providers(model: str) -> None:
     with pytest.raises(ModelError) as raised:
         ProviderRegistry({"offline": OfflineModel, "mine": OfflineModel}).resolve(model)
     assert raised.value.error_type == "bad_request"

@@ -1,4 +1,4 @@
-"""What is sent to a Chat Completions endpoint, and what is made of its stream: AGT-3, AGT-4, AGT-10, CTX-13."""
+"""Requests to a Chat Completions endpoint, and responses built from its stream: AGT-3, AGT-4, AGT-10, CTX-13."""
 
 import json
 import re
@@ -87,20 +87,20 @@ CONVERSATION = [
 # ── Requests ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_agt_3_a_conversation_is_written_byte_for_byte_as_it_always_was():
+def test_agt_3_a_conversation_is_encoded_to_the_recorded_bytes():
     assert_golden("chat_conversation", encoded(*CONVERSATION, user("Go home.")))
 
 
-def test_agt_3_a_request_for_a_summary_is_written_byte_for_byte_as_it_always_was():
+def test_agt_3_a_summary_request_is_encoded_to_the_recorded_bytes():
     assert_golden("chat_summary", encoded(user("The record"), head=SUMMARY))
 
 
-def test_ctx_13_a_conversation_by_the_protocol_text_is_written_byte_for_byte_as_it_always_was():
+def test_ctx_13_a_conversation_in_the_text_protocol_is_encoded_to_the_recorded_bytes():
     assert_golden("chat_text_conversation", encoded(*CONVERSATION, user("Go home."), by=encode_text))
 
 
 @pytest.mark.parametrize("length", range(1, len(CONVERSATION)))
-def test_agt_3_the_beginning_of_a_conversation_is_written_the_same_however_it_goes_on(length):
+def test_agt_3_appending_messages_keeps_the_encoded_prefix_unchanged(length):
     if CONVERSATION[length].role == "tool":
         return  # a step goes with its results
     whole, part = encoded(*CONVERSATION), encoded(*CONVERSATION[:length])
@@ -108,7 +108,7 @@ def test_agt_3_the_beginning_of_a_conversation_is_written_the_same_however_it_go
     assert {**whole, "messages": []} == {**part, "messages": []}
 
 
-def test_agt_3_what_an_answer_had_beyond_its_texts_goes_back_to_the_same_model_alone():
+def test_agt_3_extra_fields_of_an_answer_are_sent_back_to_the_same_model_only():
     assert encoded(*CONVERSATION)["messages"][2] == {
         "role": "assistant",
         "content": "I look.",
@@ -132,7 +132,7 @@ def test_agt_3_what_an_answer_had_beyond_its_texts_goes_back_to_the_same_model_a
     assert "reasoning_content" not in json.dumps(messages)
 
 
-def test_agt_4_fields_that_an_endpoint_refuses_are_left_out_of_messages():
+def test_agt_4_fields_that_an_endpoint_rejects_are_omitted_from_messages():
     whole = encoded(*CONVERSATION)
     assert fields_in(whole) == {"reasoning_content", "extra_content"}
     assert missing_in(whole) == {"reasoning_content", "content"}
@@ -141,7 +141,7 @@ def test_agt_4_fields_that_an_endpoint_refuses_are_left_out_of_messages():
     assert set(body["messages"][2]) == {"role", "content", "tool_calls"}
 
 
-def test_agt_4_what_an_endpoint_demands_is_in_every_answer_that_has_none_of_its_own():
+def test_agt_4_a_required_field_is_added_to_every_answer_that_lacks_it():
     messages = [*CONVERSATION, user("Go home.")]
     request = ModelRequest(head=HEAD, messages=messages)
     body = encode(request, name=MODEL, required=["reasoning_content"])
@@ -152,13 +152,13 @@ def test_agt_4_what_an_endpoint_demands_is_in_every_answer_that_has_none_of_its_
 
 
 @pytest.mark.parametrize("by", [encode, encode_text])
-def test_agt_4_a_bounded_answer_has_room_for_its_reasoning(by):
+def test_agt_4_a_limited_answer_leaves_room_for_reasoning(by):
     assert encoded(user("?"), head=SUMMARY, by=by)["max_tokens"] == 1024 + REASONING_TOKENS
     assert "max_tokens" not in encoded(user("?"), by=by)
 
 
 @pytest.mark.parametrize("vendor_id", ["toolu_01A09q90qw90lq917835lq9", "functions.look:0", "D681PevKs", "", "ü"])
-def test_agt_3_ids_of_calls_have_nine_letters_and_digits_and_are_unique(vendor_id):
+def test_agt_3_call_ids_have_nine_alphanumeric_characters_and_are_unique(vendor_id):
     calls = [Call(vendor_id, "look"), Call(vendor_id, "look"), Call("D681PevKs", "look")]
     body = encoded(user("?"), assistant("", *calls), *(result(call.id, "a chair") for call in calls))
     ids = [call["id"] for call in body["messages"][2]["tool_calls"]]
@@ -168,9 +168,9 @@ def test_agt_3_ids_of_calls_have_nine_letters_and_digits_and_are_unique(vendor_i
 
 
 @pytest.mark.parametrize("vendor_id", ["functions.look:0", f"call_1__thought__{'c2ln' * 20}"])
-def test_agt_3_ids_that_say_something_go_back_to_the_same_model(vendor_id):
+def test_agt_3_meaningful_call_ids_are_sent_back_to_the_same_model(vendor_id):
     piece = {"index": 0, "id": vendor_id, "function": {"name": "look", "arguments": "{}"}}
-    response = of_deltas({"tool_calls": [piece]})
+    response = from_deltas({"tool_calls": [piece]})
     step = ModelMessage(role="assistant", tool_calls=response.calls, state=response.state)
     body = encoded(user("?"), step, result(vendor_id, "a chair"))
     assert [call["id"] for call in body["messages"][2]["tool_calls"]] == [vendor_id]
@@ -178,12 +178,12 @@ def test_agt_3_ids_that_say_something_go_back_to_the_same_model(vendor_id):
     assert vendor_id not in json.dumps(other["messages"])
 
 
-def test_agt_3_ids_of_a_step_that_say_nothing_are_short_beside_one_that_does():
+def test_agt_3_random_call_ids_are_shortened_and_meaningful_ones_are_kept():
     pieces = [
         {"index": n, "id": vendor_id, "function": {"name": "look", "arguments": "{}"}}
         for n, vendor_id in enumerate(["functions.look:0", "toolu_01A"])
     ]
-    response = of_deltas({"tool_calls": pieces})
+    response = from_deltas({"tool_calls": pieces})
     step = ModelMessage(role="assistant", tool_calls=response.calls, state=response.state)
     body = encoded(user("?"), step, result("functions.look:0", "a chair"), result("toolu_01A", "a door"))
     ids = [call["id"] for call in body["messages"][2]["tool_calls"]]
@@ -191,7 +191,7 @@ def test_agt_3_ids_of_a_step_that_say_nothing_are_short_beside_one_that_does():
     assert [message["tool_call_id"] for message in body["messages"][3:]] == ids
 
 
-def test_agt_4_a_user_speaks_first_and_nobody_twice_in_a_row():
+def test_agt_4_the_user_speaks_first_and_roles_alternate():
     body = encoded(
         assistant("[Conversation Summary] So far."),
         assistant("I look.", Call("c", "look")),
@@ -214,7 +214,7 @@ def test_agt_4_a_user_speaks_first_and_nobody_twice_in_a_row():
     ]
 
 
-def test_agt_4_a_message_with_calls_and_no_text_has_no_content_and_arguments_are_json():
+def test_agt_4_a_message_with_calls_only_has_null_content_and_json_arguments():
     step = encoded(*CONVERSATION)["messages"][9]
     assert step["content"] is None
     assert [call["function"] for call in step["tool_calls"]] == [
@@ -238,7 +238,7 @@ def folded(*chunks: dict[str, Any], fold: type[ChatAccumulator] = ChatAccumulato
     return deltas, answer.response(request_id="req_1")
 
 
-def of_deltas(
+def from_deltas(
     *deltas: dict[str, Any], finish: str = "stop", fold: type[ChatAccumulator] = ChatAccumulator
 ) -> ModelResponse:
     return folded(*map(chunk, deltas), chunk({}, finish), fold=fold)[1]
@@ -248,7 +248,7 @@ def call(id: str, name: str, args: Any) -> CallPart:
     return CallPart(kind="call", id=id, name=name, args=args)
 
 
-def test_agt_3_an_answer_is_its_parts_and_what_the_server_wants_back():
+def test_agt_3_an_answer_keeps_its_parts_and_the_state_that_the_server_needs_back():
     calls = [Call("c1", "look", {"at": "left"}), Call("c2", "look", {"at": [1.5, None]})]
     deltas, response = folded(
         *answer_chunks(Answer(text="I look.", think="left first", calls=calls, cached=60, reasoning=7))
@@ -280,8 +280,8 @@ def test_agt_3_an_answer_is_its_parts_and_what_the_server_wants_back():
     assert [text for kind, text in streamed if kind == "call"] == ["look", "look"]
 
 
-def test_agt_3_an_answer_that_is_no_more_than_its_parts_has_no_state():
-    response = of_deltas({"role": "assistant", "content": "So.", "refusal": None, "annotations": [], "audio": None})
+def test_agt_3_an_answer_without_extra_fields_has_no_state():
+    response = from_deltas({"role": "assistant", "content": "So.", "refusal": None, "annotations": [], "audio": None})
     assert (response.text, response.state, response.usage) == ("So.", None, None)
 
 
@@ -289,7 +289,7 @@ def choice(index: Any, delta: dict[str, Any], finish: str | None = None) -> dict
     return {"index": index, "delta": delta, "finish_reason": finish}
 
 
-def test_agt_3_of_several_choices_the_first_is_the_answer_and_whole_with_its_own_end():
+def test_agt_3_the_first_of_several_choices_is_the_answer():
     other = choice(1, {"content": "No."}, "stop")
     together = {**chunk({}), "choices": [other, choice(0, {"content": "s."}, "stop")]}
     answer = ChatAccumulator(MODEL, request=1)
@@ -302,21 +302,21 @@ def test_agt_3_of_several_choices_the_first_is_the_answer_and_whole_with_its_own
 
 
 @pytest.mark.parametrize("unnumbered", [{"index": None}, {}])
-def test_agt_3_a_choice_without_a_number_is_the_first(unnumbered):
+def test_agt_3_a_choice_without_an_index_is_the_first(unnumbered):
     choice = {"delta": {"content": "So."}, "finish_reason": "stop"} | unnumbered
     assert folded({**chunk({}), "choices": [choice]})[1].text == "So."
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
-def test_agt_4_thinking_is_shown_wherever_a_server_puts_it(field):
-    response = of_deltas({field: "left "}, {field: "first", "content": None}, {"content": "So."})
+def test_agt_4_thinking_is_shown_whichever_field_it_arrives_in(field):
+    response = from_deltas({field: "left "}, {field: "first", "content": None}, {"content": "So."})
     assert (response.thinking, response.text) == ("left first", "So.")
-    both = of_deltas({"reasoning": "once", "reasoning_content": "once"}, {"content": "So."})
+    both = from_deltas({"reasoning": "once", "reasoning_content": "once"}, {"content": "So."})
     assert both.thinking == "once"
 
 
-def test_agt_3_fields_of_next_year_grow_and_go_back():
-    response = of_deltas(
+def test_agt_3_unknown_fields_are_concatenated_and_sent_back():
+    response = from_deltas(
         {"content": "So.", "signature": "a", "steps": [1], "mood": {"x": 1}},
         {"signature": "b", "steps": [2], "mood": {"x": 2}},
     )
@@ -422,14 +422,14 @@ def test_agt_3_fields_of_next_year_grow_and_go_back():
     ],
 )
 @pytest.mark.parametrize("finish", ["tool_calls", "stop", "function_call"])
-def test_agt_4_calls_are_put_together_however_a_server_tells_them(deltas, expected, finish):
-    response = of_deltas(*({"tool_calls": [delta]} for delta in deltas), finish=finish)
+def test_agt_4_calls_are_assembled_from_any_form_of_deltas(deltas, expected, finish):
+    response = from_deltas(*({"tool_calls": [delta]} for delta in deltas), finish=finish)
     assert response.calls == expected
     assert response.stop == "tool_calls"
 
 
-def test_agt_4_a_call_in_the_old_form_is_one_too():
-    response = of_deltas(
+def test_agt_4_a_legacy_function_call_is_a_call():
+    response = from_deltas(
         {"function_call": {"name": "look", "arguments": '{"at"'}},
         {"function_call": {"arguments": ": 1}"}},
         finish="function_call",
@@ -437,15 +437,17 @@ def test_agt_4_a_call_in_the_old_form_is_one_too():
     assert response.calls == [call("call_7_0", "look", {"at": 1})]
 
 
-def test_agt_4_an_answer_in_one_piece_is_one_too():
+def test_agt_4_an_unstreamed_answer_is_read():
     whole = {**chunk({}), "choices": [{"index": 0, "message": {"content": "So."}, "finish_reason": "stop"}]}
     assert folded(whole)[1].text == "So."
-    assert of_deltas({"content": [{"type": "text", "text": "So."}, {"type": "thinking", "thinking": []}]}).text == "So."
+    assert (
+        from_deltas({"content": [{"type": "text", "text": "So."}, {"type": "thinking", "thinking": []}]}).text == "So."
+    )
 
 
-def test_agt_3_an_answer_that_was_cut_has_no_calls_and_no_state():
+def test_agt_3_a_truncated_answer_has_no_calls_and_no_state():
     half = {"index": 0, "id": "a", "function": {"name": "look", "arguments": "{"}}
-    response = of_deltas({"reasoning": "hm", "content": "Half"}, {"tool_calls": [half]}, finish="length")
+    response = from_deltas({"reasoning": "hm", "content": "Half"}, {"tool_calls": [half]}, finish="length")
     assert (response.stop, response.text, response.calls, response.state) == ("max_tokens", "Half", [], None)
 
 
@@ -476,42 +478,45 @@ def test_agt_3_an_answer_that_was_cut_has_no_calls_and_no_state():
     ],
 )
 @pytest.mark.parametrize("fold", [ChatAccumulator, TextChatAccumulator])
-def test_agt_9_a_refusal_or_a_failure_is_no_answer(delta, finish, error_type, fold):
+def test_agt_9_refusals_and_failures_are_not_answers(delta, finish, error_type, fold):
     with pytest.raises(ModelError) as failed:
-        of_deltas(delta, finish=finish, fold=fold)
+        from_deltas(delta, finish=finish, fold=fold)
     assert failed.value.error_type == error_type
 
 
 @pytest.mark.parametrize("finish", ["stop", "STOP", "tool_calls", "function_call", "eos", "eos_token", "end_turn",
                                     "stop_sequence", "stop-sequence", "COMPLETE", " stop "])  # fmt: skip
-def test_agt_9_an_answer_is_whole_by_each_reason_that_is_known_to_mean_so(finish):
-    assert (of_deltas({"content": "So."}, finish=finish).text, of_deltas({}, finish=finish).stop) == ("So.", "end_turn")
+def test_agt_9_every_regular_finish_reason_completes_the_answer(finish):
+    assert (from_deltas({"content": "So."}, finish=finish).text, from_deltas({}, finish=finish).stop) == (
+        "So.",
+        "end_turn",
+    )
 
 
 @pytest.mark.parametrize("finish", ["length", "max_tokens", "MAX_TOKENS", "model_length", "max_output_tokens"])
-def test_agt_9_an_answer_that_stopped_at_a_limit_of_its_length_is_cut(finish):
+def test_agt_9_a_finish_reason_that_means_a_length_limit_truncates_the_answer(finish):
     half = {"index": 0, "id": "a", "function": {"name": "look", "arguments": "{}"}}
-    response = of_deltas({"content": "Half"}, {"tool_calls": [half]}, finish=finish)
+    response = from_deltas({"content": "Half"}, {"tool_calls": [half]}, finish=finish)
     assert (response.stop, response.calls, response.state) == ("max_tokens", [], None)
 
 
-def test_agt_9_an_unknown_end_is_asked_about_a_few_times_and_a_failure_of_the_network_like_every_other():
+def test_agt_9_unknown_finish_reasons_are_retried_a_few_times():
     botched = ("function_call_filter: MALFORMED_FUNCTION_CALL", UNCLEAR_ANSWER)
     for finish, lasting in (("of next year", UNCLEAR_ANSWER), botched, ("network_error", "")):
         with pytest.raises(ModelError) as failed:
-            of_deltas({"content": "I wi"}, finish=finish)
+            from_deltas({"content": "I wi"}, finish=finish)
         assert failed.value.lasting == lasting
 
 
-def test_agt_3_without_a_reason_to_stop_an_answer_is_not_whole():
+def test_agt_3_an_answer_without_a_finish_reason_is_incomplete():
     answer = ChatAccumulator(MODEL, request=1)
     for each in (chunk({"content": "So."}), {**chunk({}), "choices": [], "usage": {"prompt_tokens": 1}}, chunk({}, "")):
         answer.add(each)
     assert not answer.is_complete
 
 
-def test_agt_3_half_characters_are_put_together_or_replaced():
-    response = of_deltas({"content": "a \ud83d"}, {"content": "\ude00 b \ud83d", "mood": "\ud83d"})
+def test_agt_3_split_characters_are_joined_or_replaced():
+    response = from_deltas({"content": "a \ud83d"}, {"content": "\ude00 b \ud83d", "mood": "\ud83d"})
     assert response.text == "a \U0001f600 b \ufffd"
     ModelResponse.model_validate_json(response.model_dump_json())
 
@@ -546,12 +551,12 @@ ODD = st.recursive(
     max_leaves=12,
 )
 UNDERSTOOD = (KeyError, IndexError, TypeError, AttributeError, ValueError, ModelError)
-"""What `Transport.understanding` takes for an answer that can't be read."""
+"""The errors that `Transport.understanding` treats as an unreadable answer."""
 
 
 @given(st.lists(st.dictionaries(KEYS, ODD, max_size=4) | st.builds(chunk, st.dictionaries(KEYS, ODD)), max_size=4))
 @pytest.mark.parametrize("fold", [ChatAccumulator, TextChatAccumulator])
-def test_agt_11_whatever_a_server_sends_is_an_answer_that_can_be_kept_or_one_that_cant_be_read(fold, events):
+def test_agt_11_any_stream_yields_a_storable_answer_or_a_provider_error(fold, events):
     answer = fold(MODEL, request=1)
     try:
         for event in [*events, chunk({}, "stop")]:
@@ -564,7 +569,7 @@ def test_agt_11_whatever_a_server_sends_is_an_answer_that_can_be_kept_or_one_tha
 
 @pytest.mark.parametrize("fold", [ChatAccumulator, TextChatAccumulator])
 @pytest.mark.parametrize("size", [1, 3, 1_000])
-def test_ctx_13_thinking_that_leads_the_text_is_thinking_and_goes_back_where_it_stood(fold, size):
+def test_ctx_13_leading_thinking_is_thinking_and_is_sent_back_in_its_place(fold, size):
     mark = "§respond: " if fold is TextChatAccumulator else ""
     text = f"<think>\nIs a < b?\n</think>\n\n{mark}Hi </think> there"
     pieces = [chunk({"content": text[at : at + size]}) for at in range(0, len(text), size)]
@@ -583,14 +588,14 @@ def test_ctx_13_thinking_that_leads_the_text_is_thinking_and_goes_back_where_it_
 @pytest.mark.parametrize(
     "text", ["<thi", "<think>", "<think> is a tag.", " <think\n", "a <think>b</think>", "<thinking>", "\n\nSo.", "<"]
 )
-def test_ctx_13_what_only_looks_like_thinking_is_text(text):
+def test_ctx_13_text_that_resembles_thinking_tags_is_text(text):
     pieces = [chunk({"content": char}) for char in text]
     response = folded(*pieces, chunk({}, "stop"))[1]
     assert (response.parts, response.state) == ([RespondPart(kind="respond", text=text)], None)
 
 
-def test_ctx_13_thinking_that_was_cut_is_no_answer():
-    response = of_deltas({"content": "<think>Is a <"}, {"content": " b?"}, finish="length")
+def test_ctx_13_unfinished_thinking_is_not_an_answer():
+    response = from_deltas({"content": "<think>Is a <"}, {"content": " b?"}, finish="length")
     assert response.parts == [ThinkPart(kind="think", text="Is a < b?")]
 
 
@@ -603,13 +608,13 @@ def test_ctx_13_thinking_that_was_cut_is_no_answer():
         {"prompt_tokens": None, "completion_tokens": None}, {"prompt_tokens": 1, "completion_tokens": True},
     ],
 )  # fmt: skip
-def test_agt_10_a_usage_that_is_none_costs_no_answer(used):
+def test_agt_10_a_malformed_usage_does_not_fail_the_answer(used):
     response = folded({**chunk({"content": "So."}, "stop"), "usage": used})[1]
     assert (response.text, response.usage) == ("So.", None)
 
 
 @pytest.mark.parametrize("odd", [[], [7], "none", 7, {}])
-def test_agt_10_odd_details_are_none(odd):
+def test_agt_10_malformed_usage_details_are_ignored(odd):
     used = {"prompt_tokens": 9, "completion_tokens": 2} | dict.fromkeys(DETAILS, odd)
     assert folded({**chunk({"content": "So."}, "stop"), "usage": used})[1].usage == Usage(
         input_tokens=9, output_tokens=2
@@ -617,7 +622,7 @@ def test_agt_10_odd_details_are_none(odd):
 
 
 @pytest.mark.parametrize("odd", [7, ["m"], {}, None])
-def test_agt_3_a_name_that_is_none_costs_no_answer(odd):
+def test_agt_3_a_malformed_model_name_or_id_does_not_fail_the_answer(odd):
     answer = ChatAccumulator(MODEL, request=1)
     answer.add({**chunk({"content": "So."}, "stop"), "model": odd, "id": odd})
     response = answer.response(request_id=None)
@@ -627,7 +632,7 @@ def test_agt_3_a_name_that_is_none_costs_no_answer(odd):
 # ── The protocol text ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_ctx_13_an_answer_by_the_protocol_text_is_read_in_its_grammar_and_shown_without_it():
+def test_ctx_13_an_answer_in_the_text_protocol_is_parsed_and_shown_without_marks():
     text = '§think: The clock.\n\n§respond: I look.\n\n§call: {"name": "now", "args": {"at": "é"}}\n§result: noon'
     pieces = [chunk({"content": text[at : at + 5]}) for at in range(0, len(text), 5)]
     deltas, response = folded(*pieces, chunk({}, "stop"), fold=TextChatAccumulator)
@@ -642,8 +647,8 @@ def test_ctx_13_an_answer_by_the_protocol_text_is_read_in_its_grammar_and_shown_
     assert [delta.text for delta in deltas if delta.kind == "call"] == ["now"]
 
 
-def test_ctx_13_a_models_own_thinking_comes_before_what_it_writes():
-    response = of_deltas(
+def test_ctx_13_native_thinking_comes_before_the_written_parts():
+    response = from_deltas(
         {"reasoning_content": "hm"},
         {"content": "§respond: So. \ud83d"},
         {"content": "\ude00"},
@@ -653,14 +658,14 @@ def test_ctx_13_a_models_own_thinking_comes_before_what_it_writes():
     assert (response.stop, response.state) == ("end_turn", None)
 
 
-def test_ctx_13_a_call_of_an_answer_that_was_cut_is_not_taken_up():
-    response = of_deltas(
+def test_ctx_13_a_call_in_a_truncated_answer_is_discarded():
+    response = from_deltas(
         {"content": 'So.\n§call: {"name": "pay", "args": {}}'}, finish="length", fold=TextChatAccumulator
     )
     assert (response.stop, response.text, response.calls) == ("max_tokens", "So.", [])
 
 
-def test_ctx_13_no_tools_are_offered_by_the_api_and_nothing_of_an_earlier_answer_goes_back():
+def test_ctx_13_the_text_protocol_sends_neither_tools_nor_earlier_state():
     body = encoded(*CONVERSATION, user("Go on."), by=encode_text)
     assert "tools" not in body
     assert [message["role"] for message in body["messages"]] == ["system", "user"]

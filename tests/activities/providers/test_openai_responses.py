@@ -1,4 +1,4 @@
-"""What is sent to OpenAI's Responses API, and what is made of its stream: AGT-3, AGT-4, AGT-10."""
+"""Requests to OpenAI's Responses API, and responses built from its stream: AGT-3, AGT-4, AGT-10."""
 
 import json
 from collections.abc import Iterable
@@ -111,16 +111,16 @@ CONVERSATION = [
 # ── Requests ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_agt_3_a_conversation_is_written_byte_for_byte_as_it_always_was():
+def test_agt_3_a_conversation_is_encoded_to_the_recorded_bytes():
     assert_golden("responses_conversation", encoded(*CONVERSATION, user("Go home.")))
 
 
-def test_agt_3_a_request_for_a_summary_is_written_byte_for_byte_as_it_always_was():
+def test_agt_3_a_summary_request_is_encoded_to_the_recorded_bytes():
     assert_golden("responses_summary", encoded(user("The record"), head=SUMMARY))
 
 
 @pytest.mark.parametrize("length", range(1, len(CONVERSATION)))
-def test_agt_3_the_beginning_of_a_conversation_is_written_the_same_however_it_goes_on(length):
+def test_agt_3_appending_messages_keeps_the_encoded_prefix_unchanged(length):
     if CONVERSATION[length].role == "tool":
         return  # a step goes with its results
     whole, part = encoded(*CONVERSATION), encoded(*CONVERSATION[:length])
@@ -128,7 +128,7 @@ def test_agt_3_the_beginning_of_a_conversation_is_written_the_same_however_it_go
     assert {**whole, "input": []} == {**part, "input": []}
 
 
-def test_agt_3_a_steps_own_items_go_back_as_they_came_but_for_what_only_the_api_tells():
+def test_agt_3_a_steps_own_items_are_sent_back_without_output_only_fields():
     step = assistant(
         "I look.", Call("call_1", "look"), Call("call_2", "look"), items=[{**item, "created_by": "x"} for item in ITEMS]
     )
@@ -139,7 +139,7 @@ def test_agt_3_a_steps_own_items_go_back_as_they_came_but_for_what_only_the_api_
     )
 
 
-def test_agt_3_a_step_whose_ids_are_taken_is_written_anew_and_what_came_before_stays():
+def test_agt_3_a_step_with_duplicate_ids_is_re_encoded_and_earlier_messages_stay():
     """Some servers name the calls of every answer `call_0`; the API requires unique ids."""
     call = Call("call_0", "look", {"at": "left"})
     step = assistant("", call, items=[function_call(call)])
@@ -152,7 +152,7 @@ def test_agt_3_a_step_whose_ids_are_taken_is_written_anew_and_what_came_before_s
     ]
 
 
-def test_agt_3_another_apis_step_is_written_from_its_parts_without_thinking():
+def test_agt_3_a_step_of_another_api_is_encoded_from_its_parts_without_thinking():
     assert encoded(*CONVERSATION)["input"][-5:] == [
         {"type": "function_call", "call_id": "call_1-2", "name": "files_read", "arguments": '{"at": "x"}'},
         {
@@ -171,12 +171,12 @@ def test_agt_3_another_apis_step_is_written_from_its_parts_without_thinking():
     ("status", "expected_output"),
     [("ok", "so"), ("error", "[error] so"), ("denied", "[denied] so"), ("outcome_unknown", "[outcome unknown] so")],
 )
-def test_agt_7_the_model_is_told_how_a_call_ended(status, expected_output):
+def test_agt_7_the_model_sees_how_a_call_ended(status, expected_output):
     body = encoded(user("?"), assistant("", Call("a", "look")), result("a", "so", status))
     assert body["input"][-1] == {"type": "function_call_output", "call_id": "a", "output": expected_output}
 
 
-def test_agt_4_tools_are_functions_of_objects_and_not_strict():
+def test_agt_4_tools_are_non_strict_functions_with_object_parameters():
     assert encoded(user("?"))["tools"] == [
         {
             "type": "function",
@@ -199,13 +199,13 @@ def test_agt_4_tools_are_functions_of_objects_and_not_strict():
 MANY = [ToolSpec(name=f"look_{number}") for number in range(200)]
 
 
-def test_agt_6_more_tools_than_are_taken_are_left_out_but_no_built_in_one():
+def test_agt_6_tools_beyond_the_apis_limit_are_left_out_but_never_built_in_ones():
     head = RequestHead(tools=[*MANY, ToolSpec(name="now", built_in=True)])
     offered = [tool["name"] for tool in encoded(user("?"), head=head)["tools"]]
     assert offered == [*(tool.name for tool in MANY[:127]), "now"]
 
 
-def test_agt_6_a_description_of_4_000_characters_is_whole():
+def test_agt_6_a_description_of_4_000_characters_is_sent_whole():
     head = RequestHead(tools=[ToolSpec(name="look", description="Looks. " * 571)])
     assert encoded(user("?"), head=head)["tools"][0]["description"] == "Looks. " * 571
 
@@ -217,7 +217,7 @@ def test_agt_4_requests_of_a_session_share_a_key_of_at_most_64_characters():
     assert len(set(keys)) == 3
 
 
-def test_agt_4_the_least_bound_of_an_answer_is_the_apis():
+def test_agt_4_an_answer_limit_is_at_least_the_apis_minimum():
     assert encoded(user("?"), head=RequestHead(max_tokens=1))["max_output_tokens"] == 16 + 8_000
 
 
@@ -232,7 +232,7 @@ def folded(*events: dict[str, Any], request_id: str | None = "req_1") -> tuple[l
     return deltas, answer.response(request_id=request_id)
 
 
-def of_items(*items: Item, end: dict[str, Any] | None = None) -> tuple[list[Delta], ModelResponse]:
+def from_items(*items: Item, end: dict[str, Any] | None = None) -> tuple[list[Delta], ModelResponse]:
     return folded(*events_of(items, end))
 
 
@@ -244,9 +244,9 @@ def streamed_text(deltas: list[Delta], kind: str) -> str:
     return "".join(delta.text for delta in deltas if delta.kind == kind)
 
 
-def test_agt_3_an_answer_is_its_parts_in_order_and_its_items_as_they_came():
+def test_agt_3_an_answer_keeps_its_parts_in_order_and_its_original_items():
     items = [item for item in ITEMS if item["type"] != "dream"]
-    deltas, response = of_items(*items)
+    deltas, response = from_items(*items)
     assert response == ModelResponse(
         parts=[
             ThinkPart(kind="think", text="First the\nleft, one…"),
@@ -264,7 +264,7 @@ def test_agt_3_an_answer_is_its_parts_in_order_and_its_items_as_they_came():
     assert [delta.text for delta in deltas if delta.kind == "call"] == ["look", "look"]
 
 
-def test_agt_3_items_of_next_year_go_back_as_they_came_and_in_the_order_of_the_output():
+def test_agt_3_unknown_items_are_sent_back_unchanged_and_in_order():
     *events, end = events_of([reasoning("hm"), message("So.")])
     dream = {"type": "response.output_item.done", "output_index": 2, "item": ITEMS[2], "sequence_number": 99}
     deltas, response = folded(dream, {"type": "response.dream.delta", "delta": "zzz"}, *events, end)
@@ -273,31 +273,31 @@ def test_agt_3_items_of_next_year_go_back_as_they_came_and_in_the_order_of_the_o
     assert (response.text, streamed_text(deltas, "respond")) == ("So.", "So.")
 
 
-def test_agt_3_reasoning_without_its_encrypted_content_cannot_go_back_so_nothing_does():
-    assert of_items(reasoning("hm", encrypted=None), message("So."))[1].state is None
+def test_agt_3_reasoning_without_encrypted_content_leaves_no_state():
+    assert from_items(reasoning("hm", encrypted=None), message("So."))[1].state is None
 
 
-def test_agt_3_text_of_several_messages_and_of_several_thoughts_is_kept_apart_as_it_is_shown():
+def test_agt_3_several_messages_and_thoughts_are_separated_by_blank_lines():
     thoughts = {**reasoning(""), "summary": [{"type": "summary_text", "text": text} for text in ("One.", "Two.")]}
-    deltas, response = of_items(thoughts, message("I look.", "commentary"), message("A chair.", id="msg_2"))
+    deltas, response = from_items(thoughts, message("I look.", "commentary"), message("A chair.", id="msg_2"))
     assert response.text == streamed_text(deltas, "respond") == "I look.\n\nA chair."
     assert response.thinking == streamed_text(deltas, "think") == "One.\n\nTwo."
 
 
 @pytest.mark.parametrize("arguments", ['{"at": ', "[1]", "look", '{"at": NaN}', "1e999"])
-def test_agt_3_arguments_that_are_no_json_object_stay_text(arguments):
-    _, response = of_items(function_call(Call("call_1", "look", arguments)))
+def test_agt_3_arguments_that_are_not_a_json_object_stay_text(arguments):
+    _, response = from_items(function_call(Call("call_1", "look", arguments)))
     assert response.calls == [CallPart(kind="call", id="call_1", name="look", args=arguments)]
 
 
-def test_agt_3_an_answer_that_was_cut_has_no_calls_and_no_state():
-    _, response = of_items(
+def test_agt_3_a_truncated_answer_has_no_calls_and_no_state():
+    _, response = from_items(
         message("Half"), function_call(Call("c", "look", '{"a"')), end=incomplete("max_output_tokens")
     )
     assert (response.stop, response.text, response.calls, response.state) == ("max_tokens", "Half", [], None)
 
 
-def test_agt_3_an_answer_whose_items_came_only_at_its_end_is_one_all_the_same():
+def test_agt_3_items_that_arrive_only_in_the_final_event_form_an_answer():
     events = [event for event in events_of([message("So.")]) if event["type"] != "response.output_item.done"]
     assert folded(*events)[1].text == "So."
 
@@ -311,7 +311,7 @@ def without_done(events: Iterable[dict[str, Any]], *indexes: int) -> list[dict[s
     ]
 
 
-def test_agt_3_an_item_that_came_only_at_the_end_is_part_of_the_answer():
+def test_agt_3_an_item_that_arrives_only_at_the_end_is_part_of_the_answer():
     items = [message("Part one.", "commentary"), message("Part two.", id="msg_2"), function_call(Call("c", "look"))]
     response = folded(*without_done(events_of(items), 1))[1]
     assert (response.text, response.stop) == ("Part one.\n\nPart two.", "tool_calls")
@@ -319,14 +319,14 @@ def test_agt_3_an_item_that_came_only_at_the_end_is_part_of_the_answer():
     assert response.state.items == items
 
 
-def test_agt_3_a_server_that_numbers_all_items_0_is_understood():
+def test_agt_3_a_server_that_gives_all_items_index_0_is_supported():
     items = [message("Part one.", "commentary"), message("Part two.", id="msg_2")]
     events = [event | ({"output_index": 0} if "output_index" in event else {}) for event in events_of(items)]
     assert folded(*events)[1].text == "Part one.\n\nPart two."
 
 
 @pytest.mark.parametrize("output", [None, [], [message("Part one.", "commentary")]])
-def test_agt_3_an_answer_with_an_item_that_is_never_done_is_none(output):
+def test_agt_3_an_answer_with_an_item_that_is_never_done_is_an_error(output):
     items = [message("Part one.", "commentary"), message("Part two.", id="msg_2")]
     *events, end = without_done(events_of(items), 1)
     end["response"]["output"] = output
@@ -335,24 +335,24 @@ def test_agt_3_an_answer_with_an_item_that_is_never_done_is_none(output):
 
 @pytest.mark.parametrize("status", ["incomplete", "in_progress"])
 @pytest.mark.parametrize("item", [message("Half an ans"), function_call(Call("c", "pay")), other_call("dream")])
-def test_agt_3_an_answer_with_half_an_item_is_none(item, status):
+def test_agt_3_an_answer_with_a_partial_item_is_an_error(item, status):
     assert_broken_off(*events_of([message("So."), {**item, "status": status}]))
 
 
 @pytest.mark.parametrize("status", ["in_progress", "queued", "of next year"])
-def test_agt_3_a_response_that_is_not_completed_is_none(status):
+def test_agt_3_an_uncompleted_response_is_an_error(status):
     *events, end = events_of([message("So.")])
     assert_broken_off(*events, {**end, "response": {**end["response"], "status": status}})
 
 
-def test_agt_3_a_response_that_was_cut_is_cut_by_whatever_name_its_last_event_has():
+def test_agt_3_a_truncated_response_is_recognised_under_any_final_event_name():
     *events, end = events_of([message("Half"), function_call(Call("c", "look"))], incomplete("max_output_tokens"))
     response = folded(*events, {**end, "type": "response.completed"})[1]
     assert (response.stop, response.text, response.calls, response.state) == ("max_tokens", "Half", [], None)
 
 
 @pytest.mark.parametrize("status", ["failed", "cancelled"])
-def test_agt_9_a_response_that_failed_has_failed_by_whatever_name_its_last_event_has(status):
+def test_agt_9_a_failed_response_is_recognised_under_any_final_event_name(status):
     answer, error = ResponsesAccumulator(MODEL), {"code": "rate_limit_exceeded", "message": "?"}
     *_, end = events_of([message("So.")])
     for error_field, failure in ((error, error), (None, {"type": "server_error"})):
@@ -374,9 +374,9 @@ def assert_broken_off(*events: dict[str, Any]) -> None:
         ([message("I wi")], incomplete("content_filter")),
     ],
 )
-def test_agt_9_a_refusal_is_no_answer(items, end):
+def test_agt_9_a_refusal_is_not_an_answer(items, end):
     with pytest.raises(ModelError) as refused:
-        of_items(*items, end=end)
+        from_items(*items, end=end)
     assert refused.value.error_type == "refusal"
 
 
@@ -384,20 +384,21 @@ def test_agt_9_a_refusal_is_no_answer(items, end):
     "end",
     [incomplete("steered"), incomplete("max_messages"), incomplete("of next year"), {"status": "incomplete"}],
 )
-def test_agt_9_a_response_that_ended_early_at_no_limit_of_its_length_is_no_answer(end):
+def test_agt_9_a_response_incomplete_for_other_reasons_is_not_an_answer(end):
     with pytest.raises(ModelError) as failed:
-        of_items(message("Half"), end=end)
+        from_items(message("Half"), end=end)
     assert (failed.value.error_type, failed.value.lasting) == ("provider_error", UNCLEAR_ANSWER)
 
 
 def test_agt_9_a_refusal_beside_an_answer_is_text():
     assert (
-        of_items(message("The first, yes."), refusal("The second, no."))[1].text == "The first, yes.\n\nThe second, no."
+        from_items(message("The first, yes."), refusal("The second, no."))[1].text
+        == "The first, yes.\n\nThe second, no."
     )
 
 
-def test_agt_3_what_cannot_be_kept_is_not():
-    _, response = of_items({**message("\ud83d"), "id": "\ud83d"})
+def test_agt_3_state_that_cannot_be_stored_is_dropped():
+    _, response = from_items({**message("\ud83d"), "id": "\ud83d"})
     assert response.state is None
     assert response.text == "\ufffd"
     ModelResponse.model_validate_json(response.model_dump_json())
@@ -446,7 +447,7 @@ ODD = st.recursive(
     max_leaves=12,
 )
 UNDERSTOOD = (KeyError, IndexError, TypeError, AttributeError, ValueError, ModelError)
-"""What `Transport.understanding` takes for an answer that can't be read."""
+"""The errors that `Transport.understanding` treats as an unreadable answer."""
 DONE = st.builds(
     lambda item: {"type": "response.output_item.done", "output_index": 0, "item": item},
     st.dictionaries(KEYS, ODD, max_size=6),
@@ -454,7 +455,7 @@ DONE = st.builds(
 
 
 @given(st.lists(st.dictionaries(KEYS, ODD, max_size=5) | DONE, max_size=4), st.dictionaries(KEYS, ODD))
-def test_agt_11_whatever_a_server_sends_is_an_answer_that_can_be_kept_or_one_that_cant_be_read(events, end):
+def test_agt_11_any_stream_yields_a_storable_answer_or_a_provider_error(events, end):
     answer = ResponsesAccumulator(MODEL)
     try:
         for event in [*events, {"type": "response.completed", "response": end}]:
@@ -465,14 +466,14 @@ def test_agt_11_whatever_a_server_sends_is_an_answer_that_can_be_kept_or_one_tha
     assert ModelResponse.model_validate_json(response.model_dump_json()) == response
 
 
-def test_agt_10_tokens_are_counted_in_our_terms():
+def test_agt_10_usage_is_mapped_to_our_token_counts():
     _, response = folded(
         *answer_events(Answer(text="So.", input=100, cached=60, cache_write=5, output=20, reasoning=7))
     )
     assert response.usage == Usage(
         input_tokens=100, output_tokens=20, cached_tokens=60, reasoning_tokens=7, cache_write_tokens=5
     )
-    assert of_items(message("So."))[1].usage is None
+    assert from_items(message("So."))[1].usage is None
 
 
 @pytest.mark.parametrize(
@@ -483,19 +484,19 @@ def test_agt_10_tokens_are_counted_in_our_terms():
         {"output_tokens": 1}, {"input_tokens": None, "output_tokens": None}, {"input_tokens": 1, "output_tokens": True},
     ],
 )  # fmt: skip
-def test_agt_10_a_usage_that_is_none_costs_no_answer(used):
+def test_agt_10_a_malformed_usage_does_not_fail_the_answer(used):
     response = folded(*events_of([message("So.")], usage=used))[1]
     assert (response.text, response.usage) == ("So.", None)
 
 
 @pytest.mark.parametrize("odd", [[], [7], "none", 7])
-def test_agt_10_odd_details_are_none(odd):
+def test_agt_10_malformed_usage_details_are_ignored(odd):
     used = {"input_tokens": 9, "output_tokens": 2, "input_tokens_details": odd, "output_tokens_details": odd}
     assert folded(*events_of([message("So.")], usage=used))[1].usage == Usage(input_tokens=9, output_tokens=2)
 
 
 @pytest.mark.parametrize("odd", [7, ["m"], {}])
-def test_agt_3_a_name_that_is_none_costs_no_answer(odd):
+def test_agt_3_a_malformed_model_name_or_id_does_not_fail_the_answer(odd):
     response = folded(*events_of([message("So.")], {"status": "completed", "model": odd, "id": odd}), request_id=None)[
         1
     ]
@@ -512,7 +513,7 @@ ANSWERED_BY_US: dict[str, Item] = {
 
 
 @pytest.mark.parametrize("what", ANSWERED_BY_US)
-def test_agt_3_an_answer_with_a_call_that_gets_no_output_does_not_go_back(what):
+def test_agt_3_an_answer_with_a_call_without_output_is_not_sent_back(what):
     *events, end = events_of([message("So."), function_call(Call("call_1", "look"))])
     odd = {"type": "response.output_item.done", "output_index": 2, "item": ANSWERED_BY_US[what]}
     response = folded(*events, odd, end)[1]
@@ -531,7 +532,7 @@ def test_agt_3_an_answer_with_a_call_that_gets_no_output_does_not_go_back(what):
     ],
     ids=["without an output", "with its output", "with its output by another name"],
 )
-def test_agt_3_calls_that_the_vendor_has_run_itself_go_back(items):
+def test_agt_3_calls_that_the_vendor_ran_itself_are_sent_back(items):
     *events, end = events_of([message("So.")])
     done = [
         {"type": "response.output_item.done", "output_index": index, "item": item}
@@ -542,5 +543,5 @@ def test_agt_3_calls_that_the_vendor_has_run_itself_go_back(items):
     assert response.state.items == [message("So."), *items]
 
 
-def test_agt_3_without_a_request_id_the_response_has_its_own():
+def test_agt_3_without_a_header_the_request_id_is_the_response_id():
     assert folded(*answer_events(Answer(text="So.")), request_id=None)[1].request_id == "resp_1"

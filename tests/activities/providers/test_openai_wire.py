@@ -93,7 +93,7 @@ async def failure(provider: Provider, model_request: ModelRequest | None = None)
 # ── Answers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_agt_11_an_answer_is_streamed_and_then_whole(wire):
+async def test_agt_11_an_answer_is_streamed_and_then_returned_whole(wire):
     wire.script(WHOLE)
     deltas, response = await ask(wire.provider())
     texts = {
@@ -107,7 +107,7 @@ async def test_agt_11_an_answer_is_streamed_and_then_whole(wire):
     assert len(wire.requests) == 1
 
 
-async def test_agt_11_what_was_answered_goes_back_and_what_was_sent_stays(wire):
+async def test_agt_11_an_answer_is_sent_back_and_earlier_messages_stay_unchanged(wire):
     wire.script(WHOLE, Answer(text="Done."))
     provider, prompt = wire.provider(), ModelMessage(role="user", content="What is there?")
     _, step = await ask(provider)
@@ -122,7 +122,7 @@ async def test_agt_11_what_was_answered_goes_back_and_what_was_sent_stays(wire):
     assert after.startswith(before.removesuffix('"}'))
 
 
-async def test_agt_3_reasoning_goes_back_with_its_encrypted_content(responses):
+async def test_agt_3_reasoning_is_sent_back_with_its_encrypted_content(responses):
     responses.script(WHOLE, Answer(text="Done."))
     provider = responses.provider()
     _, step = await ask(provider)
@@ -137,7 +137,7 @@ async def test_agt_3_reasoning_goes_back_with_its_encrypted_content(responses):
     assert responses.requests[1].body["input"][0] == responses_wire.reasoning("Where is it?")
 
 
-async def test_agt_3_names_and_ids_that_cannot_be_kept_are_mended_and_go_back_in_any_case(wire):
+async def test_agt_3_names_and_ids_that_cannot_be_stored_are_cleaned_and_sent_back(wire):
     """Half a character and a NUL in all that the vendor names; the session's next request is a proper one."""
     whole = wire.reply(Answer(text="So¤", think="hm¤", calls=[Call("c¤", "look¤", {"at": "¤"})]))
     odd = [
@@ -158,7 +158,7 @@ async def test_agt_3_names_and_ids_that_cannot_be_kept_are_mended_and_go_back_in
     await ask(provider, asking(ModelMessage(role="user", content="?"), message, answered))
 
 
-async def test_agt_11_the_request_goes_where_it_should_with_the_key(wire):
+async def test_agt_11_the_request_is_sent_to_the_right_address_with_the_key(wire):
     wire.script(WHOLE)
     await ask(wire.provider())
     (received,) = wire.requests
@@ -167,7 +167,7 @@ async def test_agt_11_the_request_goes_where_it_should_with_the_key(wire):
     assert received.headers["authorization"] == f"Bearer {responses_wire.KEY if is_responses else chat_wire.KEY}"
 
 
-async def test_agt_11_a_connection_is_used_again(wire):
+async def test_agt_11_a_connection_is_reused(wire):
     wire.script(WHOLE, WHOLE, WHOLE)
     provider = wire.provider()
     for _ in range(3):
@@ -176,7 +176,7 @@ async def test_agt_11_a_connection_is_used_again(wire):
 
 
 @pytest.mark.parametrize("piece", [1, 7])
-async def test_agt_11_slow_bytes_are_no_failure(wire, piece):
+async def test_agt_11_a_slow_stream_is_not_a_failure(wire, piece):
     wire.script(wire.reply(WHOLE).slowly(piece=piece))
     _, response = await ask(wire.provider())
     assert response.text == "There is a chair."
@@ -185,14 +185,14 @@ async def test_agt_11_slow_bytes_are_no_failure(wire, piece):
 @pytest.mark.parametrize(
     "between", [b": a comment\n\n", b"id: 7\n\n", b": a comment\nid: 7\nretry: 10\n\n", b"data:\n\n"]
 )
-async def test_agt_9_events_without_data_are_passed_over(wire: VendorWire, between: bytes) -> None:
+async def test_agt_9_events_without_data_are_ignored(wire: VendorWire, between: bytes) -> None:
     reply = wire.reply(WHOLE)
     wire.script(replace(reply, chunks=tuple(part for chunk in reply.chunks for part in (chunk, between, between))))
     _, response = await ask(wire.provider())
     assert response.text == WHOLE.text
 
 
-async def test_agt_11_an_answer_that_is_whole_needs_no_end_of_its_stream(wire):
+async def test_agt_11_a_complete_answer_does_not_need_the_end_of_the_stream(wire):
     reply = wire.reply(WHOLE)
     wire.script(reply.cut_after(len(reply.chunks)), reply.ending_after(len(reply.chunks)))
     for _ in range(2):
@@ -201,9 +201,7 @@ async def test_agt_11_an_answer_that_is_whole_needs_no_end_of_its_stream(wire):
 
 
 @pytest.mark.parametrize("ending", ["silent", "cut"])
-async def test_agt_11_an_answer_is_whole_with_its_reason_to_stop_whatever_becomes_of_its_usage(
-    chat, ending, monkeypatch
-):
+async def test_agt_11_an_answer_is_complete_at_its_finish_reason_even_without_usage(chat, ending, monkeypatch):
     monkeypatch.setattr("turnkeeper.activities.providers.openai.chat.USAGE_WAIT", 0.1)
     chunks = [chat_wire.sse(each) for each in (chunk({"content": "So."}), chunk({}, "stop"))]
     reply = Reply.stream(chunks)
@@ -212,7 +210,7 @@ async def test_agt_11_an_answer_is_whole_with_its_reason_to_stop_whatever_become
     assert (response.text, response.usage) == ("So.", None)
 
 
-async def test_agt_10_an_endpoint_that_does_not_count_is_not_counted(chat):
+async def test_agt_10_an_endpoint_that_reports_no_usage_has_none(chat):
     chat.script(chat_wire.stream(chunk({"content": "So."}), chunk({}, "stop")))
     _, response = await ask(chat.provider())
     assert response.usage is None
@@ -230,7 +228,7 @@ def refusing(parameter: str, message: str = REFUSES) -> Reply:
     return Reply.error(400, body)
 
 
-async def test_agt_4_a_model_without_reasoning_is_asked_without_from_its_first_refusal_on(responses):
+async def test_agt_4_reasoning_is_left_out_after_a_model_rejects_it(responses):
     encrypted = "Encrypted content is not supported with this model."
     responses.script(
         refusing("reasoning.summary"), refusing("include", encrypted), Answer(text="So."), Answer(text="So.")
@@ -243,7 +241,7 @@ async def test_agt_4_a_model_without_reasoning_is_asked_without_from_its_first_r
     assert sent_fields == [{"reasoning", "include"}, {"include"}, set(), set()]
 
 
-async def test_agt_4_an_unverified_organisation_is_asked_without_summaries_and_keeps_its_reasoning(responses):
+async def test_agt_4_an_unverified_organisation_gets_reasoning_without_summaries(responses):
     refusal = "Your organization must be verified to generate reasoning summaries."
     responses.script(refusing("reasoning.summary", refusal), WHOLE)
     _, response = await ask(responses.provider())
@@ -251,7 +249,7 @@ async def test_agt_4_an_unverified_organisation_is_asked_without_summaries_and_k
     assert responses.requests[1].body["include"] == ["reasoning.encrypted_content"]
 
 
-async def test_agt_4_a_refusal_that_leaves_nothing_out_is_told(responses):
+async def test_agt_4_a_rejection_that_no_omission_resolves_is_reported(responses):
     responses.refuse_always(refusing("reasoning"))
     provider = responses.provider()
     counts = []
@@ -283,7 +281,7 @@ async def test_agt_4_a_refusal_that_leaves_nothing_out_is_told(responses):
         },
     ],
 )
-async def test_agt_4_an_endpoint_that_does_not_know_a_parameter_is_asked_without(chat, body):
+async def test_agt_4_a_parameter_that_an_endpoint_does_not_know_is_left_out(chat, body):
     chat.script(Reply.error(400, body), WHOLE, WHOLE)
     provider = chat.provider()
     for _ in range(2):
@@ -299,7 +297,7 @@ async def test_agt_4_an_endpoint_that_does_not_know_a_parameter_is_asked_without
         {"error": {"message": "Unknown", "param": "messages[1].reasoning_content"}},
     ],
 )
-async def test_agt_4_an_endpoint_that_wants_no_thinking_back_is_sent_none(chat, body):
+async def test_agt_4_thinking_is_not_sent_back_to_an_endpoint_that_rejects_it(chat, body):
     chat.script(WHOLE, Reply.error(422, body), Answer(text="Done."))
     provider = chat.provider()
     _, step = await ask(provider)
@@ -342,9 +340,7 @@ def thoughts_sent(wire: VendorWire) -> list[list[str | None]]:
 
 
 @pytest.mark.parametrize("demand", DEMANDS)
-async def test_agt_4_a_session_without_the_thinking_that_is_demanded_gets_through_and_no_other_loses_its_own(
-    chat, demand
-):
+async def test_agt_4_a_session_without_the_required_thinking_works_and_others_keep_theirs(chat, demand):
     refused = Reply.error(400, {"error": {"message": demand, "type": "invalid_request_error", "param": None}})
     chat.script(WHOLE, refused, *[Answer(text="Done.")] * 3)
     provider = chat.provider()
@@ -355,7 +351,7 @@ async def test_agt_4_a_session_without_the_thinking_that_is_demanded_gets_throug
     assert thoughts_sent(chat) == [[], [None], [" "], ["Where is it?"], [" "]]
 
 
-async def test_agt_4_a_demand_that_cannot_be_met_is_told_once_it_has_been_tried(chat):
+async def test_agt_4_a_requirement_that_cannot_be_met_is_reported_after_one_try(chat):
     refused = Reply.error(400, {"error": {"message": DEMANDS[0]}})
     chat.script(WHOLE)
     chat.refuse_always(refused)
@@ -368,7 +364,7 @@ async def test_agt_4_a_demand_that_cannot_be_met_is_told_once_it_has_been_tried(
     assert thoughts_sent(chat)[count] == [" "]
 
 
-async def test_agt_4_what_one_session_is_refused_of_its_messages_another_sends(chat):
+async def test_agt_4_a_message_field_rejected_in_one_session_is_sent_in_others(chat):
     refused = Reply.error(400, {"error": {"message": "'messages.1' : property 'reasoning_content' is unsupported"}})
     chat.script(WHOLE, refused, *[Answer(text="Done.")] * 3)
     provider = chat.provider()
@@ -379,7 +375,7 @@ async def test_agt_4_what_one_session_is_refused_of_its_messages_another_sends(c
     assert thoughts_sent(chat) == [[], ["Where is it?"], [None], [None], ["Where is it?"]]
 
 
-async def test_agt_4_who_refuses_a_field_and_then_demands_it_is_not_asked_for_ever(chat):
+async def test_agt_4_a_field_that_is_rejected_and_then_required_is_not_retried_forever(chat):
     refused = Reply.error(400, {"error": {"message": "Unknown field: reasoning_content"}})
     required = Reply.error(400, {"error": {"message": "Missing field: reasoning_content"}})
     chat.script(WHOLE, refused, required)
@@ -393,7 +389,7 @@ async def test_agt_4_who_refuses_a_field_and_then_demands_it_is_not_asked_for_ev
     assert len(chat.requests) <= 1 + MAX_TRIES
 
 
-async def test_agt_4_what_two_requests_are_refused_at_once_both_are_sent_without(chat):
+async def test_agt_4_two_concurrent_rejections_of_a_parameter_are_both_resolved(chat):
     """The second request is sent, with the parameter, before the refusal of the first one arrives."""
     odd = Reply.error(400, {"error": {"message": "Unknown parameter: 'stream_options'."}}).after_requests(2)
     chat.script(odd, odd, WHOLE, WHOLE)
@@ -412,7 +408,7 @@ async def test_agt_4_what_two_requests_are_refused_at_once_both_are_sent_without
         "We had trouble with stream_options.",
     ],
 )
-async def test_agt_9_a_parameter_that_no_known_words_refuse_is_left_out_with_its_class(chat, error_message):
+async def test_agt_9_a_parameter_rejected_in_unknown_words_is_left_out_with_its_class(chat, error_message):
     chat.script(Reply.error(400, {"error": {"message": error_message, "param": "stream_options"}}), WHOLE, WHOLE)
     provider = chat.provider()
     for _ in range(2):
@@ -434,7 +430,7 @@ async def test_agt_9_a_parameter_that_no_known_words_refuse_is_left_out_with_its
         "There is a parameter that is no longer supported. It is stream_options.",
     ],
 )
-async def test_agt_4_words_of_refusal_are_known_in_many_servers_wordings(chat, error_message):
+async def test_agt_4_parameter_rejections_are_recognised_in_the_words_of_many_servers(chat, error_message):
     chat.script(Reply.error(400, {"error": {"message": error_message}}), WHOLE)
     await ask(chat.provider())
     assert ["stream_options" in received.body for received in chat.requests] == [True, False]
@@ -453,7 +449,7 @@ TOO_MUCH = {
 
 
 @pytest.mark.parametrize("error_message", TOO_MUCH)
-async def test_ctx_5_where_there_is_no_room_for_reasoning_a_summary_is_asked_for_without(error_message):
+async def test_ctx_5_a_summary_is_requested_without_reasoning_if_there_is_no_room_for_it(error_message):
     """A stated limit is remembered; the room for reasoning is left out of each such request."""
     limit = TOO_MUCH[error_message][1]
     async with ChatWire() as chat:
@@ -465,7 +461,7 @@ async def test_ctx_5_where_there_is_no_room_for_reasoning_a_summary_is_asked_for
         assert [received.body["max_tokens"] for received in chat.requests] == TOO_MUCH[error_message]
 
 
-async def test_ctx_5_a_summary_that_is_too_long_without_room_for_reasoning_too_is_told(chat):
+async def test_ctx_5_a_summary_too_long_even_without_reasoning_is_an_error(chat):
     chat.script(*[chat.fault("context_too_long")] * 3)
     provider = chat.provider()
     assert (await failure(provider, asking(max_tokens=1024))).error_type == "context_too_long"
@@ -473,7 +469,7 @@ async def test_ctx_5_a_summary_that_is_too_long_without_room_for_reasoning_too_i
     assert [received.body.get("max_tokens") for received in chat.requests] == [8024, 1024, None]
 
 
-async def test_agt_6_tools_that_are_too_many_are_left_out_and_the_log_says_so_once(wire, caplog):
+async def test_agt_6_tools_beyond_the_limit_are_left_out_and_logged_once(wire, caplog):
     request = asking()
     many = [ToolSpec(name=f"look_{number}") for number in range(130)]
     request = request.model_copy(update={"head": request.head.model_copy(update={"tools": many})})
@@ -489,7 +485,7 @@ async def test_agt_6_tools_that_are_too_many_are_left_out_and_the_log_says_so_on
 
 
 @pytest.mark.parametrize("name", ["max_tokens", "stop"])
-async def test_agt_4_what_is_refused_but_was_not_sent_leaves_nothing_out(chat, name):
+async def test_agt_4_a_rejected_parameter_that_was_not_sent_is_sent_later(chat, name):
     chat.script(Reply.error(400, {"error": {"message": f"Unsupported parameter: '{name}'", "param": name}}))
     chat.script(WHOLE, WHOLE)
     provider = chat.provider()
@@ -498,7 +494,7 @@ async def test_agt_4_what_is_refused_but_was_not_sent_leaves_nothing_out(chat, n
     assert [received.body.get("max_tokens") for received in chat.requests] == [None, None, 8024]
 
 
-async def test_agt_4_what_openai_refuses_but_was_not_sent_leaves_nothing_out(responses):
+async def test_agt_4_a_parameter_that_openai_rejects_unsent_is_sent_later(responses):
     responses.script(refusing("parallel_tool_calls"), WHOLE, WHOLE)
     provider = responses.provider()
     bare = ModelRequest(head=RequestHead(), messages=asking().messages)
@@ -507,7 +503,7 @@ async def test_agt_4_what_openai_refuses_but_was_not_sent_leaves_nothing_out(res
     assert ["parallel_tool_calls" in received.body for received in responses.requests] == [False, False, True]
 
 
-async def test_agt_4_a_demand_that_no_message_leaves_open_is_told_at_once(chat):
+async def test_agt_4_a_required_field_that_every_message_has_is_reported_at_once(chat):
     chat.script(WHOLE)
     chat.refuse_always(Reply.error(400, {"error": {"message": DEMANDS[0]}}))
     provider = chat.provider()
@@ -518,7 +514,7 @@ async def test_agt_4_a_demand_that_no_message_leaves_open_is_told_at_once(chat):
     assert [None] in thoughts_sent(chat)[2:]
 
 
-async def test_agt_4_a_field_that_could_not_go_back_is_not_left_out(chat):
+async def test_agt_4_a_rejected_field_that_was_not_sent_is_not_left_out(chat):
     """The state belongs to other calls, so it isn't sent; without the field the request would be the same."""
     chat.script(WHOLE)
     chat.refuse_always(Reply.error(400, {"error": {"message": "Unknown field: reasoning_content"}}))
@@ -532,7 +528,7 @@ async def test_agt_4_a_field_that_could_not_go_back_is_not_left_out(chat):
     assert all(before.body != after.body for before, after in pairwise(chat.requests))
 
 
-async def test_agt_4_a_model_that_names_its_bound_otherwise_is_told_it_so(chat):
+async def test_agt_4_an_output_limit_is_sent_under_the_name_the_model_accepts(chat):
     error_message = (
         "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
     )
@@ -549,7 +545,7 @@ async def test_agt_4_a_model_that_names_its_bound_otherwise_is_told_it_so(chat):
         "tools param requires --jinja flag",
     ],
 )
-async def test_ctx_13_where_a_model_has_no_tool_calling_the_protocol_text_is_named(chat, error_message):
+async def test_ctx_13_an_error_about_missing_tool_calling_suggests_the_text_protocol(chat, error_message):
     chat.script(Reply.error(400, {"error": {"message": error_message}}), Answer(text="Hello."))
     _, response = await ask(chat.provider())
     assert "tools" not in chat.requests[1].body
@@ -564,7 +560,7 @@ ERROR_TYPES: dict[Fault, str] = {"permission": "auth", "stale_reasoning": "bad_r
 
 
 @pytest.mark.parametrize("fault", get_args(Fault))
-async def test_agt_11_a_refused_request_is_made_once_and_told_by_its_type(wire, fault):
+async def test_agt_11_a_rejected_request_is_made_once_and_classified(wire, fault):
     wire.refuse_always(wire.fault(fault))
     error = await failure(wire.provider())
     assert error.error_type == ERROR_TYPES.get(fault, fault)
@@ -588,7 +584,7 @@ def in_a_minute() -> str:
         ({"retry-after": "Thu, 01 Jan 2015 00:00:00 GMT"}, 0, 0),
     ],
 )
-async def test_agt_11_retry_after_is_read_and_not_waited_for(wire, headers, least, most):
+async def test_agt_11_retry_after_is_returned_without_waiting(wire, headers, least, most):
     wire.script(
         wire.fault(
             "rate_limited", {name: in_a_minute() if value == "date" else value for name, value in headers.items()}
@@ -601,7 +597,7 @@ async def test_agt_11_retry_after_is_read_and_not_waited_for(wire, headers, leas
 
 
 @pytest.mark.parametrize(("header", "expected"), [("true", True), ("false", False)])
-async def test_agt_11_the_vendors_word_on_retrying_arrives(wire, header, expected):
+async def test_agt_11_the_should_retry_header_is_reported(wire, header, expected):
     wire.script(wire.fault("overloaded", {"x-should-retry": header}))
     assert (await failure(wire.provider())).should_retry is expected
 
@@ -620,7 +616,7 @@ TOO_LONG: list[tuple[int, Any]] = [
 
 
 @pytest.mark.parametrize(("status", "body"), TOO_LONG)
-async def test_ctx_7_a_context_that_is_too_long_is_told_in_every_servers_wording(wire, status, body):
+async def test_ctx_7_a_context_overflow_is_recognised_in_every_servers_words(wire, status, body):
     wire.script(Reply.error(status, body))
     assert (await failure(wire.provider())).error_type == "context_too_long"
     assert len(wire.requests) == 1
@@ -636,7 +632,7 @@ async def test_ctx_7_a_context_that_is_too_long_is_told_in_every_servers_wording
         "The encrypted content gAAA... could not be verified.",
     ],
 )
-async def test_agt_9_reasoning_that_is_not_taken_back_is_left_out(responses, error_message):
+async def test_agt_9_rejected_reasoning_is_left_out(responses, error_message):
     refusal = Reply.error(400, responses_wire.error_body("invalid_request_error", None, error_message, "input"))
     responses.script(WHOLE, refusal, Answer(text="Done."))
     provider = responses.provider()
@@ -648,7 +644,7 @@ async def test_agt_9_reasoning_that_is_not_taken_back_is_left_out(responses, err
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
-async def test_agt_9_a_conversation_is_not_sent_to_where_the_address_redirects(wire, status):
+async def test_agt_9_redirects_are_not_followed(wire, status):
     async with ChatWire() as elsewhere:
         location = {"location": f"{elsewhere.base_url}/chat/completions"}
         wire.script(Reply.error(status, "<html>Moved</html>", location))
@@ -657,7 +653,7 @@ async def test_agt_9_a_conversation_is_not_sent_to_where_the_address_redirects(w
         assert "redirects" in error.message
 
 
-async def test_agt_11_a_proxys_page_is_judged_by_its_status(wire):
+async def test_agt_11_a_proxys_error_page_is_classified_by_its_status(wire):
     wire.script(Reply.error(502, "<html>Bad gateway</html>"), Reply.error(503, ""), Reply.error(500, {"detail": "x"}))
     provider = wire.provider()
     error_types = [(await failure(provider)).error_type for _ in range(3)]
@@ -665,7 +661,7 @@ async def test_agt_11_a_proxys_page_is_judged_by_its_status(wire):
 
 
 @pytest.mark.parametrize("fault", ["overloaded", "rate_limited", "provider_error", "context_too_long", "quota"])
-async def test_agt_11_an_error_in_the_middle_of_a_stream_is_told_by_its_type(wire, fault):
+async def test_agt_11_an_error_in_the_middle_of_a_stream_is_classified(wire, fault):
     wire.script(wire.fault_within(fault))
     assert (await failure(wire.provider())).error_type == fault
     assert len(wire.requests) == 1
@@ -687,7 +683,7 @@ async def test_agt_11_an_error_in_the_middle_of_a_stream_is_told_by_its_type(wir
         ("something_new", "provider_error"),
     ],
 )
-async def test_agt_11_a_failed_response_is_told_by_its_code(responses, code, error_type):
+async def test_agt_11_a_failed_response_is_classified_by_its_code(responses, code, error_type):
     events = responses_wire.events_of([], responses_wire.failed(code, "It failed."))
     responses.script(responses_wire.stream(*events, is_known=False))
     error = await failure(responses.provider())
@@ -695,13 +691,13 @@ async def test_agt_11_a_failed_response_is_told_by_its_code(responses, code, err
     assert "req_1" in error.message
 
 
-async def test_agt_11_an_answer_cut_at_the_end_of_the_context_is_told(wire):
+async def test_agt_11_an_answer_truncated_by_the_context_limit_is_a_context_overflow(wire):
     wire.script(Answer(text="Half", stop="context_too_long"))
     assert (await failure(wire.provider())).error_type == "context_too_long"
 
 
 @pytest.mark.parametrize("stop", ["max_tokens", "refusal"])
-async def test_agt_11_an_answer_that_is_cut_or_refused_is_told(wire, stop):
+async def test_agt_11_truncated_and_refused_answers_are_recognised(wire, stop):
     wire.script(Answer(text="Half", stop=stop))
     if stop == "refusal":
         assert (await failure(wire.provider())).error_type == "refusal"
@@ -712,7 +708,7 @@ async def test_agt_11_an_answer_that_is_cut_or_refused_is_told(wire, stop):
 # ── Cut off ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_agt_11_an_answer_that_ends_early_is_none_wherever_it_ends(wire):
+async def test_agt_11_a_truncated_stream_is_never_an_answer(wire):
     reply = wire.reply(WHOLE)
     provider = wire.provider()
     for chunks in range(len(reply.chunks)):
@@ -722,7 +718,7 @@ async def test_agt_11_an_answer_that_ends_early_is_none_wherever_it_ends(wire):
     assert len(wire.requests) == 2 * len(reply.chunks)
 
 
-async def test_agt_11_silence_is_a_timeout_before_the_answer_and_within(wire):
+async def test_agt_11_silence_before_or_within_the_answer_is_a_timeout(wire):
     wire.script(wire.reply(WHOLE).silent_after(0), wire.reply(WHOLE).silent_after(2))
     provider = wire.provider(silence_timeout=0.5)
     for _ in range(2):
@@ -733,7 +729,7 @@ async def test_agt_11_silence_is_a_timeout_before_the_answer_and_within(wire):
     assert len(wire.requests) == 2
 
 
-async def test_agt_11_a_refused_connection_is_told_and_the_next_one_made(wire):
+async def test_agt_11_a_refused_connection_is_reported_and_the_next_call_reconnects(wire):
     provider = wire.provider()
     async with wire.server.refusing():
         assert (await failure(provider)).error_type == "connection"
@@ -742,7 +738,7 @@ async def test_agt_11_a_refused_connection_is_told_and_the_next_one_made(wire):
     assert len(wire.requests) == 1
 
 
-async def test_agt_11_who_no_longer_waits_closes_the_connection_at_once(wire):
+async def test_agt_11_a_cancelled_call_closes_its_connection_at_once(wire):
     wire.script(wire.reply(WHOLE).silent_after(2), wire.reply(WHOLE).silent_after(0))
     provider = wire.provider()
     for silences in (1, 2):
@@ -786,7 +782,7 @@ ODD_ITEMS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("what", GARBLED)
-async def test_agt_11_what_is_no_answer_is_the_providers_error(wire, what):
+async def test_agt_11_an_unreadable_answer_is_a_provider_error(wire, what):
     wire.script(GARBLED[what])
     error = await failure(wire.provider())
     assert error.error_type == "provider_error"
@@ -794,7 +790,7 @@ async def test_agt_11_what_is_no_answer_is_the_providers_error(wire, what):
     assert len(wire.requests) == 1
 
 
-async def test_agt_9_an_answer_that_is_done_without_a_reason_to_stop_may_be_half_of_one(chat):
+async def test_agt_9_a_stream_that_is_done_without_a_finish_reason_is_incomplete(chat):
     half = Reply.stream([chat_wire.sse(chunk({"content": "So."}))])
     chat.script(chat_wire.stream(chunk({"content": "So."})), half)
     provider = chat.provider()
@@ -810,14 +806,14 @@ LM_STUDIO = (
 
 
 @pytest.mark.parametrize("error", [{"message": LM_STUDIO}, LM_STUDIO])
-async def test_agt_9_an_overflow_with_a_good_status_is_known(chat, error):
+async def test_agt_9_a_context_overflow_with_status_200_is_recognised(chat, error):
     event = b"event: error\ndata: " + json.dumps({"error": error}).encode() + b"\n\n"
     chat.script(Reply.stream([event]), Reply.error(200, {"error": error}))
     provider = chat.provider()
     assert [(await failure(provider)).error_type for _ in range(2)] == ["context_too_long"] * 2
 
 
-async def test_agt_9_a_wrong_path_with_a_good_status_is_known(chat):
+async def test_agt_9_a_wrong_path_with_status_200_is_recognised(chat):
     error_message = "Unexpected endpoint or method. (POST /v1/v1/chat/completions)"
     chat.script(Reply.error(200, {"error": error_message}))
     error = await failure(chat.provider())
@@ -839,7 +835,7 @@ async def test_agt_9_a_wrong_path_with_a_good_status_is_known(chat):
         (400, "Provider returned error", "bad_request"),
     ],
 )
-async def test_agt_9_a_number_in_a_stream_counts_as_a_status(chat, code, message, error_type):
+async def test_agt_9_an_error_code_in_a_stream_counts_as_the_status(chat, code, message, error_type):
     first_chunk = chat_wire.sse(chunk({"content": "half"}))
     failed = {**chunk({"content": ""}, "error"), "error": {"code": code, "message": message}}
     chat.script(Reply.stream([first_chunk, chat_wire.sse(failed)]))
@@ -848,13 +844,13 @@ async def test_agt_9_a_number_in_a_stream_counts_as_a_status(chat, code, message
 
 
 @pytest.mark.parametrize("what", ODD_CHUNKS)
-async def test_agt_11_a_chunk_of_an_unexpected_shape_is_the_providers_error(chat, what):
+async def test_agt_11_a_malformed_chunk_is_a_provider_error(chat, what):
     chat.script(chat_wire.stream(ODD_CHUNKS[what], is_known=False))
     assert (await failure(chat.provider())).error_type == "provider_error"
 
 
 @pytest.mark.parametrize("what", ODD_ITEMS)
-async def test_agt_11_an_item_of_an_unexpected_shape_is_the_providers_error(responses, what):
+async def test_agt_11_a_malformed_item_is_a_provider_error(responses, what):
     done = {"type": "response.output_item.done", "output_index": 0, "item": ODD_ITEMS[what]}
     *_, end = responses_wire.events_of([])
     responses.script(responses_wire.stream(done, end, is_known=False))
@@ -866,7 +862,7 @@ async def test_agt_11_an_item_of_an_unexpected_shape_is_the_providers_error(resp
 OPENAIS_OWN = ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID")
 
 
-async def test_agt_4_nothing_that_is_openais_goes_to_another_endpoint(chat, monkeypatch):
+async def test_agt_4_openai_specific_settings_are_not_sent_to_other_endpoints(chat, monkeypatch):
     for variable in OPENAIS_OWN:
         monkeypatch.setenv(variable, "sk-openais-own-0123")
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/elsewhere")
@@ -878,7 +874,7 @@ async def test_agt_4_nothing_that_is_openais_goes_to_another_endpoint(chat, monk
     assert [received.headers.get("authorization") for received in chat.requests] == [f"Bearer {chat_wire.KEY}", None]
 
 
-async def test_agt_4_the_key_and_the_address_of_the_environment_are_used(responses, monkeypatch):
+async def test_agt_4_the_environments_key_and_address_are_used(responses, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", responses_wire.KEY)
     monkeypatch.setenv("OPENAI_BASE_URL", responses.base_url)
     responses.script(WHOLE)
@@ -887,7 +883,7 @@ async def test_agt_4_the_key_and_the_address_of_the_environment_are_used(respons
 
 
 @pytest.mark.parametrize("admin_key", [None, "sk-admin-0123456789"])
-async def test_agt_4_without_a_key_it_says_what_to_set(monkeypatch, admin_key):
+async def test_agt_4_a_missing_key_error_names_the_variable_to_set(monkeypatch, admin_key):
     for variable in OPENAIS_OWN:
         monkeypatch.delenv(variable, raising=False)
     if admin_key:
@@ -896,12 +892,12 @@ async def test_agt_4_without_a_key_it_says_what_to_set(monkeypatch, admin_key):
     assert (error.error_type, error.message) == ("auth", "no key is set; set OPENAI_API_KEY for the worker")
 
 
-def test_agt_4_without_an_address_it_says_what_to_set():
+def test_agt_4_a_missing_address_error_names_the_setting():
     with pytest.raises(ModelError, match=r"set openai_chat\.base_url"):
         build_providers(Settings()).resolve("openai-chat:qwen3")
 
 
-async def test_agt_4_the_worker_asks_the_endpoint_of_its_settings(monkeypatch):
+async def test_agt_4_the_worker_calls_the_endpoint_of_its_settings(monkeypatch):
     async with ChatWire("text") as wire:
         endpoint = {"base_url": wire.base_url, "api_key": chat_wire.KEY, "protocol": "text"}
         provider, name = build_providers(Settings(openai_chat=endpoint)).resolve("openai-chat:qwen3:8b")
@@ -913,7 +909,7 @@ async def test_agt_4_the_worker_asks_the_endpoint_of_its_settings(monkeypatch):
     assert "tools" not in wire.requests[0].body
 
 
-async def test_agt_4_without_the_package_it_says_what_to_install(monkeypatch):
+async def test_agt_4_a_missing_package_error_names_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "openai", None)
     for provider in (
         OpenAIProvider(silence_timeout=1, api_key="x"),
@@ -924,14 +920,14 @@ async def test_agt_4_without_the_package_it_says_what_to_install(monkeypatch):
         assert "pip install 'turnkeeper[openai]'" in raised.value.message
 
 
-async def test_agt_4_a_model_without_a_name_is_told_how_to_name_one(wire):
+async def test_agt_4_a_missing_model_name_error_gives_an_example(wire):
     with pytest.raises(ModelError, match="write its name after the colon") as raised:
         await anext(wire.provider().stream("", asking(), CONTEXT))
     assert raised.value.error_type == "not_found"
     assert wire.requests == []
 
 
-async def test_agt_11_ones_own_mistakes_fail_the_test():
+async def test_agt_11_the_fake_servers_reject_unexpected_and_invalid_requests():
     with pytest.raises(ValidationError, match="input"):
         ResponsesWire().check({"model": "m", "stream": True, "input": [{"type": "function_call"}]})
     with pytest.raises(ValidationError, match="content"):

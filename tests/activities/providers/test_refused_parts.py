@@ -230,7 +230,7 @@ CASES = list(cases())
 
 
 @pytest.mark.parametrize("api", WIRES)
-async def test_agt_9_whatever_single_part_is_refused_the_session_answers_and_learns(api: str) -> None:
+async def test_agt_9_a_session_answers_after_any_single_part_is_rejected(api: str) -> None:
     """Also on another worker, which knows only what the session carries; no later turn has a refused request."""
     async with WIRES[api]() as wire:
         for _, rule, words in [case for case in CASES if case[0] == api]:
@@ -253,13 +253,13 @@ async def test_agt_9_whatever_single_part_is_refused_the_session_answers_and_lea
             assert (vendor.refusals, second.left_out) == (refused, []), case
 
 
-def test_agt_9_the_table_of_refused_parts_is_large() -> None:
+def test_agt_9_the_table_of_rejected_parts_is_large() -> None:
     assert len(CASES) >= 90
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(case=st.sampled_from(CASES), before=st.text(max_size=40), after=st.text(max_size=40))
-def test_agt_9_a_refused_part_is_found_whatever_words_stand_around_it(
+def test_agt_9_a_rejected_part_is_found_in_any_surrounding_text(
     case: tuple[str, Rule, str], before: str, after: str
 ) -> None:
     api, rule, words = case
@@ -300,7 +300,7 @@ async def test_agt_9_a_changed_tool_is_offered_again() -> None:
         assert "at" in wire.requests[-1].body["tools"][1]["parameters"]["properties"]
 
 
-async def test_agt_9_only_the_class_that_was_the_reason_stays_left_out() -> None:
+async def test_agt_9_only_the_class_of_parts_that_caused_the_error_stays_left_out() -> None:
     async with WIRES["openai-chat"]() as wire:
         StrictVendor(wire, Rule("images", contains(PNG)), "Bad Request")
         provider, request = wire.provider(), conversation("openai-chat")
@@ -311,7 +311,7 @@ async def test_agt_9_only_the_class_that_was_the_reason_stays_left_out() -> None
         assert ("stream_options" in body, "opaque" in json.dumps(body), PNG in json.dumps(body)) == (True, True, False)
 
 
-async def test_agt_9_accepted_tools_are_no_suspects_of_a_longer_request() -> None:
+async def test_agt_9_tools_that_were_accepted_before_are_not_left_out_of_longer_requests() -> None:
     """They stay, and the error says that nothing explains it: then its length may be the reason."""
     async with WIRES["openai-chat"]() as wire:
         wire.refuse_always(Reply.error(400, {"error": {"message": "Bad Request"}}))
@@ -321,7 +321,7 @@ async def test_agt_9_accepted_tools_are_no_suspects_of_a_longer_request() -> Non
         assert all("tools" in received.body and "stream_options" in received.body for received in wire.requests)
 
 
-async def test_agt_9_storage_at_the_vendor_is_never_switched_on_by_a_guess() -> None:
+async def test_agt_9_vendor_side_storage_is_never_enabled_by_a_retry() -> None:
     async with WIRES["openai"]() as wire:
         wire.refuse_always(Reply.error(400, {"error": {"message": "Bad Request"}}))
         with pytest.raises(ModelError):
@@ -337,7 +337,7 @@ def part(name: str, kind: Any = "parameter", limit: int | None = None) -> Refuse
     return RefusedPart(kind=kind, name=name, limit=limit, reason="it was refused")
 
 
-def test_agt_9_a_refused_part_is_tried_again_after_a_day_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_agt_9_a_rejected_part_is_tried_again_after_a_day_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     times = [0.0]
     memory = RefusalMemory(lambda: times[-1])
     for _ in range(2):
@@ -350,7 +350,7 @@ def test_agt_9_a_refused_part_is_tried_again_after_a_day_and_logged_once(caplog:
     ]
 
 
-def test_agt_9_parameters_are_refused_by_a_model_and_contents_in_a_session() -> None:
+def test_agt_9_parameters_are_rejected_per_model_and_contents_per_session() -> None:
     memory = RefusalMemory()
     memory.learn("m", "s", [part("a_b"), part("x", "field"), part("hash", "attachment"), part("", "state")])
     assert [each.name for each in memory.parts_of("m", "s")] == ["a_b", "x", "hash"]
@@ -358,7 +358,7 @@ def test_agt_9_parameters_are_refused_by_a_model_and_contents_in_a_session() -> 
     assert memory.parts_of("n", "s") == RefusalMemory().parts_of("m", "s") == []
 
 
-def test_agt_9_the_memory_of_refused_parts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agt_9_the_record_of_rejected_parts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("turnkeeper.activities.providers.refused_parts.memory.MAX_REMEMBERED", 2)
     memory = RefusalMemory()
     for session in ("s1", "s2", "s3"):
@@ -388,10 +388,10 @@ def sent_images(received: Received, among: list[ImageAttachment]) -> list[str]:
         ("Too many images in request.", ["2", "3"]),
         ("Too many images in request. Max is 9.", ["2", "3"]),
         ("messages.0.content.2.image.source.base64: Could not process image", ["0", "2", "3"]),
-        ("Could not process image", ["0", "1"]),  # those of the newest message
+        ("Could not process image", ["0", "1"]),  # the images of the newest message
     ],
 )
-async def test_agt_4_of_refused_images_the_right_ones_stay(words: str, left: list[str]) -> None:
+async def test_agt_4_only_the_rejected_images_are_left_out(words: str, left: list[str]) -> None:
     all_images = images(4)
     halves = all_images[:2], all_images[2:]
     messages = [
@@ -411,15 +411,15 @@ async def test_agt_4_of_refused_images_the_right_ones_stay(words: str, left: lis
     assert visible == [["0", "1", "2", "3"], left, ["0", "1", "2", "3"]]
 
 
-def test_agt_4_a_place_in_the_body_is_that_of_its_image() -> None:
+def test_agt_4_a_position_in_the_body_identifies_its_image() -> None:
     first, second = images(2)
     body = {"messages": [{"content": [{"type": "text"}, *({"source": {"data": one.data}} for one in (first, second))]}]}
     assert media_at("messages.0.content.2.image.source.base64", body, [first, second]) == [second]
     assert media_at("messages.0.content.9", body, [first, second]) == []
 
 
-async def test_agt_9_a_worker_names_what_it_leaves_out_of_each_models_requests() -> None:
-    """Of all sessions: `turnkeeper doctor` shows it. What one session alone had refused is not part of it."""
+async def test_agt_9_a_worker_reports_the_parts_left_out_for_each_model() -> None:
+    """`turnkeeper doctor` shows it for all sessions, without the parts that only one session had rejected."""
     async with WIRES["openai-chat"]() as wire:
         providers = ProviderRegistry({"openai-chat": wire.provider})
         provider, _ = providers.resolve(wire.model)

@@ -82,7 +82,7 @@ def checked_bodies(messages: list[ModelMessage]) -> dict[str, Any]:
 
 
 @given(st.lists(steps(), min_size=1, max_size=5))
-def test_agt_3_a_switch_of_vendors_at_any_point_of_a_turn_is_a_legal_request(turn):
+def test_agt_3_switching_vendors_at_any_point_of_a_turn_gives_a_valid_request(turn):
     messages = [ModelMessage(role="user", content="What is there?")]
     earlier = checked_bodies(messages)["chat"]["messages"]
     for step in turn:
@@ -125,7 +125,7 @@ def gemini_step(signature: str | None = None, model: str = "gemini-3-pro") -> li
     return [ModelMessage(role="assistant", tool_calls=calls, state=state), *results]
 
 
-def test_agt_9_a_step_without_its_signature_gets_the_sentinel_for_gemini():
+def test_agt_9_a_step_without_its_signature_gets_geminis_placeholder():
     signed, unsigned = gemini_step("c2ln"), gemini_step()
     assert gemini(*unsigned, *signed) == [NO_SIGNATURE, None, "c2ln", None]
     assert gemini(*unsigned, name="qwen3") == gemini(*unsigned, name="gemini-2.5-pro") == [None, None]
@@ -152,7 +152,7 @@ BOTH = {
 }
 
 
-def test_agt_6_alternatives_at_the_top_of_a_schema_are_merged_and_stand_in_the_description():
+def test_agt_6_top_level_alternatives_of_a_schema_are_merged_and_described():
     tool = ToolSpec(name="attach", description="Attaches.", input_schema=NOTION)
     kinds = {"anyOf": [{"const": "a"}, {"const": "b"}]}
     assert plain_schema(tool) == {
@@ -163,21 +163,21 @@ def test_agt_6_alternatives_at_the_top_of_a_schema_are_merged_and_stand_in_the_d
     assert description_of(tool) == f"Attaches.\n\nIts arguments, as JSON Schema: {json.dumps(NOTION)}"
 
 
-def test_agt_6_schemas_that_must_all_hold_are_merged_without_a_loss():
+def test_agt_6_all_of_schemas_are_merged_without_loss():
     tool = ToolSpec(name="both", description="Both.", input_schema=BOTH)
     merged = {"properties": {"a": TEXT, "b": TEXT}, "required": ["a", "b"], "type": "object", "$defs": BOTH["$defs"]}
     assert plain_schema(tool) == merged
     assert description_of(tool) == "Both."
 
 
-def test_agt_6_references_that_double_at_every_level_are_merged_within_a_bound():
+def test_agt_6_references_that_double_at_every_level_are_merged_within_a_limit():
     definitions = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(60)}
     tool = ToolSpec(name="deep", input_schema={"$ref": "#/$defs/d0", "$defs": definitions})
     assert plain_schema(tool)["type"] == "object"
     assert "as JSON Schema" in description_of(tool)
 
 
-def test_agt_6_each_array_of_a_schema_has_items_at_every_level():
+def test_agt_6_every_array_in_a_schema_has_items():
     array = {"type": "array"}
     schema: dict[str, Any] = {
         "properties": {

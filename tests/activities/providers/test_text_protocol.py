@@ -74,12 +74,12 @@ def parts_in(answer: str):
 
 
 @given(EVENTS)
-def test_ctx_13_what_is_written_in_the_grammar_is_read_back_exactly(events):
+def test_ctx_13_text_in_the_grammar_round_trips(events):
     assert events_of(written_chars(events)) == events
 
 
 @given(EVENTS, st.data())
-def test_ctx_13_an_answer_is_read_the_same_in_whatever_pieces_it_comes(events, data):
+def test_ctx_13_an_answer_is_parsed_the_same_however_it_is_split(events, data):
     answer = written_chars(events)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(answer)), max_size=12)))
     pieces = [answer[start:stop] for start, stop in pairwise([0, *cuts, len(answer)])]
@@ -93,17 +93,17 @@ def test_ctx_13_an_answer_is_read_the_same_in_whatever_pieces_it_comes(events, d
 
 
 @given(NASTY, st.lists(st.integers(0, 40), max_size=6))
-def test_ctx_13_any_text_is_read_without_failing_and_the_same_in_any_pieces(answer, cuts):
+def test_ctx_13_any_text_is_parsed_without_errors_however_it_is_split(answer, cuts):
     edges = [0, *sorted(min(cut, len(answer)) for cut in cuts), len(answer)]
     pieces = [answer[start:stop] for start, stop in pairwise(edges)]
     assert events_of(*pieces) == events_of(answer)
 
 
-def test_ctx_13_text_without_a_mark_is_the_answer():
+def test_ctx_13_text_without_marks_is_the_answer():
     assert parts_in("It is noon.\n\nReally.\n") == [RespondPart(kind="respond", text="It is noon.\n\nReally.")]
 
 
-def test_ctx_13_thought_text_and_several_calls_are_parts_with_ids_of_their_own():
+def test_ctx_13_thinking_text_and_several_calls_are_parts_with_their_own_ids():
     answer = """\
 §think: Both are needed.
 
@@ -121,7 +121,7 @@ def test_ctx_13_thought_text_and_several_calls_are_parts_with_ids_of_their_own()
 
 
 @pytest.mark.parametrize("invented", ["§result: noon", "§user: and now?", "=== CURRENT ===", "=== HISTORY ==="])
-def test_ctx_13_what_follows_an_invented_event_is_cut(invented):
+def test_ctx_13_everything_after_an_invented_event_is_cut(invented):
     answer = f'§call: {{"name": "now", "args": {{}}}}\n{invented}\n\n§respond: It is noon.\n\n§call: {{"name": "pay"}}'
     assert parts_in(answer) == [CallPart(kind="call", id="call_7_0", name="now")]
     assert [delta.kind for delta in read(answer)[1]] == ["call"]
@@ -139,7 +139,7 @@ def test_ctx_13_what_follows_an_invented_event_is_cut(invented):
         ('§call: {"name": "look", "args": "a"}', "a"),
     ],
 )
-def test_ctx_13_a_call_is_understood_however_it_was_laid_out(block, args):
+def test_ctx_13_a_call_is_parsed_in_any_layout(block, args):
     assert parts_in(block) == [CallPart(kind="call", id="call_7_0", name="look", args=args)]
 
 
@@ -159,25 +159,25 @@ def test_ctx_13_a_call_is_understood_however_it_was_laid_out(block, args):
         ("", "unreadable"),
     ],
 )
-def test_ctx_13_a_call_that_is_no_json_becomes_one_that_a_result_can_complain_of(block, name):
+def test_ctx_13_a_call_that_is_not_json_gets_an_error_result(block, name):
     assert parts_in(f"§call: {block}") == [CallPart(kind="call", id="call_7_0", name=name, args=block)]
 
 
-def test_ctx_13_what_is_said_after_a_call_on_its_own_block_is_text():
+def test_ctx_13_text_after_the_block_of_a_call_is_text():
     assert parts_in('§call: {"name": "now", "args": {}}\nLet me look at the clock.\n') == [
         CallPart(kind="call", id="call_7_0", name="now"),
         RespondPart(kind="respond", text="Let me look at the clock."),
     ]
 
 
-def test_ctx_13_texts_for_the_user_are_kept_apart_as_they_are_shown():
+def test_ctx_13_several_texts_are_separated_as_they_are_shown():
     answer = "First.\n§respond:  Second.\n\n\n§respond:\nThird.\n"
     parts = parts_in(answer)
     assert [part.text for part in parts] == ["First.", "\n\n Second.", "\n\nThird."]
     assert "".join(delta.text for delta in read(*answer)[1]) == "".join(part.text for part in parts)
 
 
-def test_ctx_13_text_is_shown_while_it_is_written_and_marks_never():
+def test_ctx_13_text_is_streamed_while_it_is_written_but_marks_never_are():
     reader = AnswerReader()
     streamed = [
         reader.read(piece) for piece in ("§thi", "nk: a", " b\n", "\n§resp", "ond: It", " is\n§", " 5\n", "\\§call: x")
@@ -194,7 +194,7 @@ def test_ctx_13_text_is_shown_while_it_is_written_and_marks_never():
     ]
 
 
-def test_ctx_13_a_call_is_announced_before_its_arguments_are_whole():
+def test_ctx_13_a_call_is_announced_before_its_arguments_are_complete():
     reader = AnswerReader()
     assert reader.read('§call: {"name": "file_wr') == []
     assert [(delta.kind, delta.text) for delta in reader.read('ite", "args": {"text": "')] == [("call", "file_write")]
@@ -207,7 +207,7 @@ THOUGHTS = st.lists(
 
 
 @given(THOUGHTS, st.lists(st.integers(0, 40), max_size=6), st.booleans())
-def test_ctx_13_thinking_is_told_apart_the_same_in_whatever_pieces_it_comes(text, cuts, is_cut):
+def test_ctx_13_thinking_is_recognised_the_same_however_it_is_split(text, cuts, is_cut):
     whole, pieces = LeadingThought(), LeadingThought()
     whole.add(text)
     bounds = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
@@ -251,7 +251,7 @@ CONVERSATION = [
 ]
 
 
-def test_ctx_13_the_conversation_is_told_as_replay_text_every_call_with_its_result():
+def test_ctx_13_the_conversation_is_replay_text_with_every_call_and_its_result():
     assert (
         conversation_text(CONVERSATION)
         == """\
@@ -285,7 +285,7 @@ $user: Thanks!
     )
 
 
-def test_ctx_13_within_a_turn_a_later_text_begins_with_an_earlier_one():
+def test_ctx_13_within_a_turn_a_later_text_starts_with_the_earlier_one():
     texts = [conversation_text(CONVERSATION[:count]) for count in (1, 5)]
     texts[0] = "=== CURRENT ===\n\n$user: What is in a.txt?"
     steered = conversation_text(
@@ -295,13 +295,13 @@ def test_ctx_13_within_a_turn_a_later_text_begins_with_an_earlier_one():
     assert steered.startswith(texts[1])
 
 
-def test_ctx_13_a_first_message_stands_alone_without_current():
+def test_ctx_13_a_first_message_is_sent_without_a_current_section():
     assert conversation_text(CONVERSATION[:1]) == "What is in a.txt?"
     lines = "$user: x\n§call: {}\n=== CURRENT ==="
     assert conversation_text([user(lines)]) == "\\$user: x\n\\§call: {}\n\\=== CURRENT ==="
 
 
-def test_ctx_13_current_has_the_models_own_thinking_and_history_has_none():
+def test_ctx_13_only_current_includes_the_models_thinking():
     answer = TextChatAccumulator("small", request=1)
     answer.add(chunk({"reasoning_content": "Hm."}))
     answer.add(chunk({"content": '§think: I must look.\n\n§call: {"name": "look", "args": {}}'}, "stop"))
@@ -325,7 +325,7 @@ $result: a chair"""
 
 
 @given(NASTY, NASTY, NASTY)
-def test_ctx_13_nobody_but_the_model_can_write_a_call(prompt, outcome, content):
+def test_ctx_13_only_the_model_can_write_a_call(prompt, outcome, content):
     one_line = outcome.replace("\n", " ")
     messages = [user(prompt), assistant("", call("c1", "look")), result("c1", f"{one_line}\n\n{content}")]
     text = conversation_text(messages)
@@ -333,12 +333,12 @@ def test_ctx_13_nobody_but_the_model_can_write_a_call(prompt, outcome, content):
     assert GRAMMAR.structural_line.findall(text) == ["=== CURRENT ==="]
 
 
-def test_ctx_13_arguments_that_json_has_not_are_told_as_text():
+def test_ctx_13_arguments_that_json_cannot_express_are_written_as_text():
     text = conversation_text([user("go"), assistant("", call("c1", "pay", {"sum": float("nan")})), result("c1", "no")])
     assert '$call: {"name": "pay", "args": "{\\"sum\\": NaN}"}' in text
 
 
-def test_ctx_13_the_model_is_told_the_form_and_the_tools():
+def test_ctx_13_the_system_text_explains_the_format_and_the_tools():
     schema = {"type": "object", "properties": {"path": {"type": "string"}}}
     tool = ToolSpec(name="file_read", description="Reads a file.", input_schema=schema)
     instructions = system_text(RequestHead(system="Be brief."), [tool])

@@ -1,4 +1,4 @@
-"""What a vendor's failure means, for every vendor and every shape of error: AGT-9."""
+"""How a vendor's failure is classified, for every vendor and every shape of error: AGT-9."""
 
 import json
 import math
@@ -98,7 +98,7 @@ NO_TIMES = [f"PT{'1ms' * 30}!", f"{'1ms' * 30}!", f"{'1milli' * 16}!", "1ms" * 1
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("value", NO_TIMES)
 @pytest.mark.parametrize("name", ["retry-after", "retry-after-ms", "x-ratelimit-reset-tokens"])
-def test_agt_9_a_waiting_time_that_is_none_is_recognised_at_once(name: str, value: str) -> None:
+def test_agt_9_an_invalid_retry_time_is_recognised_at_once(name: str, value: str) -> None:
     """It is read on the worker's event loop: a unit that can be read in two ways stops all sessions for minutes."""
     assert judged(429, None, {name: value}).retry_after is None
     upstream = {"error": {"code": 429, "message": "?", "metadata": {"headers": {name: value}}}}
@@ -152,7 +152,7 @@ IN_SIX_SECONDS = (NOW + timedelta(seconds=6)).isoformat().replace("+00:00", "Z")
         ({"x-ratelimit-limit-requests": "6", "x-password-reset": "6"}, None),
     ],
 )
-def test_agt_9_without_retry_after_a_rate_limit_is_over_when_its_reset_headers_say(
+def test_agt_9_without_retry_after_the_reset_headers_say_when_to_retry(
     headers: dict[str, str], seconds: float | None
 ) -> None:
     waited = judged(429, None, headers).retry_after
@@ -166,19 +166,19 @@ RESETS = ["anthropic-ratelimit-tokens-reset", "x-ratelimit-reset", "ratelimit-re
 
 
 @given(st.dictionaries(st.sampled_from(RESETS), st.text(max_size=40) | st.text("0123456789.smhd-TZ:", max_size=30)))
-def test_agt_9_no_reset_is_taken_for_a_time_that_is_none(headers: dict[str, str]) -> None:
+def test_agt_9_any_reset_header_yields_a_finite_time_or_none(headers: dict[str, str]) -> None:
     seconds = judged(429, None, headers).retry_after
     assert seconds is None or (math.isfinite(seconds) and seconds >= 0)
 
 
 @given(st.dictionaries(st.sampled_from(["retry-after", "retry-after-ms"]), st.text(max_size=40)))
-def test_agt_9_no_retry_after_is_taken_for_a_time_that_is_none(headers: dict[str, str]) -> None:
+def test_agt_9_any_retry_after_yields_a_finite_time_or_none(headers: dict[str, str]) -> None:
     seconds = retry_after_of(headers, now=NOW)
     assert seconds is None or (math.isfinite(seconds) and seconds >= 0)
 
 
 @pytest.mark.parametrize(("header", "expected"), [("true", True), (" False ", False), ("1", None), ("", None)])
-def test_agt_9_the_vendors_word_on_retrying_is_read(header: str, expected: bool | None) -> None:
+def test_agt_9_the_should_retry_header_is_read(header: str, expected: bool | None) -> None:
     assert should_retry_of({"x-should-retry": header}) is expected
     assert judged(500, headers={"x-should-retry": header}).should_retry is expected
 
@@ -200,7 +200,7 @@ def test_agt_9_the_vendors_word_on_retrying_is_read(header: str, expected: bool 
         ("we retry in our own time", None),
     ],
 )
-def test_agt_9_without_a_header_the_vendors_words_say_when_to_ask_again(words: str, seconds: float | None) -> None:
+def test_agt_9_without_a_header_the_message_says_when_to_retry(words: str, seconds: float | None) -> None:
     assert judged(429, openai(f"Rate limit reached. {words}")).retry_after == seconds
     assert judged(429, openai(f"Rate limit reached. {words}"), {"retry-after": "2"}).retry_after == 2
 
@@ -223,9 +223,7 @@ QUOTA_FAILURE = {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violat
         (gemini(USED_UP), "quota", None),
     ],
 )
-def test_agt_9_a_quota_that_is_back_in_a_while_is_a_rate_limit(
-    body: object, error_type: str, seconds: float | None
-) -> None:
+def test_agt_9_a_quota_that_resets_soon_is_a_rate_limit(body: object, error_type: str, seconds: float | None) -> None:
     error = judged(429, body)
     assert (error.error_type, error.retry_after) == (error_type, seconds)
 
@@ -260,7 +258,7 @@ def test_agt_9_a_quota_that_is_back_in_a_while_is_a_rate_limit(
     ],
 )
 @pytest.mark.parametrize("body", [None, "", "<html>Bad gateway</html>", {}, [], {"error": None}, {"error": {}}, 7])
-def test_agt_9_without_words_the_status_decides(status: int, error_type: str, body: object) -> None:
+def test_agt_9_without_a_message_the_status_decides(status: int, error_type: str, body: object) -> None:
     assert judged(status, body).error_type == error_type
 
 
@@ -277,7 +275,7 @@ def test_agt_9_without_words_the_status_decides(status: int, error_type: str, bo
         (402, {"error": {"message": "Insufficient Balance", "type": "unknown_error", "code": "invalid_request_error"}}),
     ],
 )
-def test_agt_9_no_quota_is_told_from_a_rate_limit(status: int, body: object) -> None:
+def test_agt_9_quota_and_rate_limit_errors_are_distinguished(status: int, body: object) -> None:
     assert judged(status, body).error_type == "quota"
 
 
@@ -295,7 +293,7 @@ def test_agt_9_no_quota_is_told_from_a_rate_limit(status: int, body: object) -> 
         (None, "bad_request"),
     ],
 )
-def test_agt_9_a_text_that_is_too_long_is_too_long_a_context_only_where_it_is_the_conversations(
+def test_agt_9_a_too_long_string_is_a_context_overflow_only_for_the_conversation(
     parameter: str | None, error_type: str
 ) -> None:
     body = openai("Invalid text: string too long.", code="string_above_max_length")
@@ -315,7 +313,7 @@ def test_agt_9_a_text_that_is_too_long_is_too_long_a_context_only_where_it_is_th
         "You have exceeded your window of requests; the context of this limit is your plan.",
     ],
 )
-def test_agt_9_too_many_tokens_for_a_while_are_a_rate_limit(message: str) -> None:
+def test_agt_9_too_many_tokens_per_minute_is_a_rate_limit(message: str) -> None:
     assert judged(429, {"message": message}).error_type == "rate_limited"
 
 
@@ -328,7 +326,7 @@ def test_agt_9_too_many_tokens_for_a_while_are_a_rate_limit(message: str) -> Non
         "tools.0.custom.input_schema: JSON schema is invalid",
     ],
 )
-def test_agt_9_what_sounds_like_it_is_not_taken_for_too_long_or_stale(message: str) -> None:
+def test_agt_9_similar_messages_are_not_mistaken_for_overflow_or_stale_reasoning(message: str) -> None:
     assert judged(400, anthropic("invalid_request_error", message)).error_type == "bad_request"
 
 
@@ -354,7 +352,7 @@ def test_agt_9_what_sounds_like_it_is_not_taken_for_too_long_or_stale(message: s
     ],
 )
 @pytest.mark.parametrize("status", [400, 404])
-def test_agt_9_reasoning_the_vendor_no_longer_takes_back_is_known(status: int, body: object) -> None:
+def test_agt_9_stale_reasoning_is_recognised(status: int, body: object) -> None:
     assert judged(status, body).error_type == "stale_reasoning"
 
 
@@ -380,7 +378,7 @@ def test_agt_9_reasoning_the_vendor_no_longer_takes_back_is_known(status: int, b
         ("overloaded", "provider_error"),
     ],
 )
-def test_agt_9_in_the_middle_of_a_stream_the_vendors_own_name_of_it_decides(body: object, error_type: str) -> None:
+def test_agt_9_in_the_middle_of_a_stream_the_vendors_error_type_decides(body: object, error_type: str) -> None:
     assert judged(200, body).error_type == error_type
 
 
@@ -388,7 +386,7 @@ def test_agt_9_in_the_middle_of_a_stream_the_vendors_own_name_of_it_decides(body
     ("status", "code", "error_type"),
     [(401, "invalid_api_key", "auth"), (404, "model_not_found", "not_found"), (400, "model_not_found", "not_found")],
 )
-def test_agt_9_openais_one_type_for_all_does_not_hide_the_status(status: int, code: str, error_type: str) -> None:
+def test_agt_9_openais_generic_error_type_does_not_hide_the_status(status: int, code: str, error_type: str) -> None:
     assert judged(status, openai(code=code)).error_type == error_type
 
 
@@ -431,7 +429,7 @@ JINJA = "Jinja Exception: Conversation roles must alternate (slot 7, request 4f2
         (408, None, {}, False),
     ],
 )
-def test_agt_9_only_an_error_in_words_of_its_own_may_last(
+def test_agt_9_only_an_error_with_a_specific_message_can_be_lasting(
     status: int, body: object, headers: dict[str, str], lasts: bool
 ) -> None:
     error = judged(status, body, headers)
@@ -440,7 +438,7 @@ def test_agt_9_only_an_error_in_words_of_its_own_may_last(
         assert "Acme says “" in sentence_of(error)
 
 
-def test_agt_9_ids_and_numbers_make_no_other_failure() -> None:
+def test_agt_9_ids_and_numbers_do_not_change_the_error_type() -> None:
     again = JINJA.replace("4f2a-11", "90cc-12").replace("7", "8")
     assert judged(500, openai(JINJA)).lasting == judged(500, openai(again)).lasting
     assert judged(500, openai(JINJA)).lasting != judged(500, openai("Failed to parse input")).lasting
@@ -464,7 +462,7 @@ def test_agt_9_ids_and_numbers_make_no_other_failure() -> None:
         "so it is",
     ],
 )
-def test_agt_9_a_message_is_read_at_every_common_place(body: object) -> None:
+def test_agt_9_a_message_is_read_from_every_common_place(body: object) -> None:
     assert "Acme says “so it is”" in judged(400, body).message.replace("so: it", "so it")
 
 
@@ -475,7 +473,7 @@ def test_agt_9_an_address_without_responses_suggests_the_other_api() -> None:
     assert "openai-chat" not in model.message
 
 
-def test_agt_9_what_a_person_can_mend_is_told_apart() -> None:
+def test_agt_9_errors_that_a_person_can_fix_are_distinguished() -> None:
     named = {"request-id": "req_1"}
     assert sentence_of(judged(401, anthropic("authentication_error", "invalid x-api-key"), named)) == (
         "The model's provider did not accept the credentials: check ACME_API_KEY (HTTP 401, request req_1)."
@@ -517,7 +515,7 @@ SECRETS = [
 
 
 @pytest.mark.parametrize("secret", SECRETS)
-def test_agt_9_no_secret_of_a_vendors_words_is_shown(secret: str) -> None:
+def test_agt_9_no_secret_in_a_vendors_message_is_shown(secret: str) -> None:
     for words in (f"Incorrect API key provided: {secret}.", f"header {secret}", f'{{"api_key": "{secret}"}}', secret):
         for status in (400, 404):
             assert secret.removeprefix("Bearer ") not in judged(status, openai(words)).message
@@ -525,7 +523,7 @@ def test_agt_9_no_secret_of_a_vendors_words_is_shown(secret: str) -> None:
 
 
 @given(st.text(max_size=2_000))
-def test_agt_9_a_vendors_words_are_one_short_line(words: str) -> None:
+def test_agt_9_a_vendors_message_is_shortened_to_one_line(words: str) -> None:
     line = redact(words)
     assert len(line) <= 300
     assert line.isprintable()
@@ -556,7 +554,7 @@ ODD = st.recursive(
     | st.fixed_dictionaries({"detail": st.lists(st.fixed_dictionaries({}, optional={"loc": ODD, "msg": ODD}))})
     | st.fixed_dictionaries({"error": st.fixed_dictionaries({"details": st.lists(ODD | DELAYED), "param": ODD})}),
 )
-def test_agt_9_no_body_is_too_odd_to_be_judged(status: int, body: object) -> None:
+def test_agt_9_any_error_body_is_classified(status: int, body: object) -> None:
     error = judged(status, body)
     assert error.message
     assert "\n" not in error.message
@@ -566,7 +564,7 @@ def test_agt_9_no_body_is_too_odd_to_be_judged(status: int, body: object) -> Non
 
 
 @pytest.mark.parametrize("place", [None, 7, "body", {}, [], [None], [["body"], {"x": 1}], [1, 2.5, True]])
-def test_agt_9_a_complaint_without_a_place_is_one_all_the_same(place: object) -> None:
+def test_agt_9_a_validation_error_without_a_location_is_reported(place: object) -> None:
     error = judged(
         422, {"detail": [{"loc": place, "msg": "so long"}, {"loc": ["body", 0, "stop"], "msg": 7}, {}, None]}
     )
@@ -579,13 +577,13 @@ def test_agt_9_a_complaint_without_a_place_is_one_all_the_same(place: object) ->
 @pytest.mark.parametrize(
     "body", [None, "<html>", openai("?", code="insufficient_quota"), anthropic("overloaded_error")]
 )
-def test_agt_9_a_redirection_is_a_wrong_address(status: int, body: object) -> None:
+def test_agt_9_a_redirect_is_a_wrong_address(status: int, body: object) -> None:
     error = judged(status, body)
     assert error.error_type == "bad_request"
     assert error.message == f"it redirects, which is not followed; check the address of Acme (HTTP {status})"
 
 
-def test_agt_9_a_vendors_request_is_never_named_by_something_else() -> None:
+def test_agt_9_only_a_vendors_request_id_is_used_as_one() -> None:
     assert judged(500, None, {"request-id": "<script>"}).message == "HTTP 500"
     assert json.dumps(judged(500, {"request_id": ["x"]}).message) == '"HTTP 500"'
 
@@ -643,7 +641,7 @@ ECHOES: dict[str, object] = {
 
 @pytest.mark.parametrize("what", ECHOES)
 @pytest.mark.parametrize("status", [400, 404, 422])
-def test_agt_9_a_vendors_echo_of_the_request_is_not_told_on(what: str, status: int) -> None:
+def test_agt_9_errors_do_not_repeat_the_request_that_the_vendor_quotes(what: str, status: int) -> None:
     message = judged(status, ECHOES[what], request_body=REQUEST_BODY).message
     assert not [private for private in PRIVATE if private in message], message
     assert "top_p" in message
@@ -664,18 +662,18 @@ def test_agt_9_a_vendors_echo_of_the_request_is_not_told_on(what: str, status: i
         "Value error, 'qwen3' is not multimodal",
     ],
 )
-def test_agt_9_what_helps_of_a_vendors_words_is_told(words: str) -> None:
+def test_agt_9_the_helpful_part_of_a_vendors_message_is_shown(words: str) -> None:
     assert f"“{words}”" in judged(400, openai(words), request_body=REQUEST_BODY).message
 
 
 @pytest.mark.parametrize("start", ["data: ", "data:text/plain;base64, "])
-def test_agt_9_a_prompt_that_begins_like_the_data_of_an_image_is_not_told_on(start: str) -> None:
+def test_agt_9_a_prompt_that_looks_like_a_data_url_is_not_repeated(start: str) -> None:
     prompt = f"{start}Anna wants to divorce Ben, whose account is 4711"
     message = judged(400, openai(f"bad: {prompt}"), request_body={"messages": [{"role": "user", "content": prompt}]})
     assert "Anna" not in message.message
 
 
-def test_agt_9_what_an_error_means_is_not_read_from_the_prompt_it_repeats() -> None:
+def test_agt_9_an_error_is_not_classified_by_the_prompt_it_quotes() -> None:
     request_body = {
         "messages": [{"role": "user", "content": "why is my prompt is too long, or my credit balance is too low?"}]
     }
@@ -693,7 +691,7 @@ def test_agt_9_what_an_error_means_is_not_read_from_the_prompt_it_repeats() -> N
 @pytest.mark.parametrize(
     "filler", ["x", "thinking ", "encrypted content ", "a1-_", "1m1s", "retry in 1s ", '{"input": ']
 )
-def test_agt_9_a_huge_error_is_read_only_so_far(filler: str) -> None:
+def test_agt_9_only_the_beginning_of_a_huge_error_is_read(filler: str) -> None:
     huge = "Overloaded. " + filler * (5_000_000 // len(filler))
     for body in (huge, openai(huge), {"detail": [{"loc": ["body"], "msg": huge}] * 3}):
         assert len(judged(400, body).message) < 600
@@ -702,7 +700,7 @@ def test_agt_9_a_huge_error_is_read_only_so_far(filler: str) -> None:
 
 
 @pytest.mark.parametrize("filler", ["x", "a1-_", "a b ", "Ü "])
-def test_agt_9_a_huge_request_is_compared_in_little_time(filler: str) -> None:
+def test_agt_9_comparing_a_huge_request_takes_little_time(filler: str) -> None:
     huge = filler * (2_000_000 // len(filler))
     request = {"input": [{"role": "user", "content": huge}]}
     assert cpu_seconds(lambda: judged(400, openai(huge), request_body=request)) < 5

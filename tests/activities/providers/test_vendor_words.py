@@ -1,4 +1,4 @@
-"""What servers say of an overflow, an empty account, a prompt they refuse: each in its own words (AGT-9).
+"""Messages of servers about an overflow, an empty account or a refused prompt, each in its own words (AGT-9).
 
 Texts that were seen at vendors, routers and local servers, as they come on the wire.
 """
@@ -183,14 +183,14 @@ TOO_LONG: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("server", TOO_LONG)
-def test_agt_9_too_long_is_known_in_every_servers_words(server: str) -> None:
+def test_agt_9_a_context_overflow_is_recognised_in_every_servers_words(server: str) -> None:
     status, body = TOO_LONG[server]
     assert judged(status, body).error_type == "context_too_long"
 
 
 @pytest.mark.parametrize("body", [None, "", {}, {"error": {}}])
 @pytest.mark.parametrize("key", ["messages", "input"])
-def test_agt_9_a_large_request_that_is_refused_without_a_word_is_too_long(key: str, body: object) -> None:
+def test_agt_9_a_large_request_rejected_without_a_message_is_a_context_overflow(key: str, body: object) -> None:
     """As Cerebras does; a small one was refused for something else."""
     large = {"model": "m", key: [{"role": "user", "content": "x" * MIN_LARGE_REQUEST}]}
     small = {"model": "m", key: [{"role": "user", "content": "x"}]}
@@ -200,7 +200,7 @@ def test_agt_9_a_large_request_that_is_refused_without_a_word_is_too_long(key: s
     assert judged(404, body, request_body=large).error_type == "not_found"
 
 
-def test_agt_9_an_image_that_is_too_large_is_no_long_context() -> None:
+def test_agt_9_an_image_that_is_too_large_is_not_a_context_overflow() -> None:
     assert judged(400, openai("Image exceeds the maximum allowed size of 20 MB")).error_type == "bad_request"
 
 
@@ -256,7 +256,7 @@ NO_QUOTA: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("server", NO_QUOTA)
-def test_agt_9_an_empty_account_is_known_in_every_servers_words(server: str) -> None:
+def test_agt_9_an_empty_account_is_recognised_in_every_servers_words(server: str) -> None:
     status, body = NO_QUOTA[server]
     assert judged(status, body).error_type == "quota"
 
@@ -276,13 +276,13 @@ NO_KEY: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("server", NO_KEY)
-def test_agt_9_a_wrong_key_is_known_in_every_servers_words(server: str) -> None:
+def test_agt_9_a_wrong_key_is_recognised_in_every_servers_words(server: str) -> None:
     status, body = NO_KEY[server]
     assert judged(status, body).error_type == "auth"
 
 
 @pytest.mark.parametrize("status", [400, 403])
-def test_agt_9_a_region_is_no_matter_of_the_key(status: int) -> None:
+def test_agt_9_an_unsupported_region_is_not_a_key_error(status: int) -> None:
     error = judged(status, openai("User location is not supported for the API use."))
     assert error.error_type == "bad_request"
     assert "location is not supported" in error.message
@@ -290,7 +290,7 @@ def test_agt_9_a_region_is_no_matter_of_the_key(status: int) -> None:
 
 
 @pytest.mark.parametrize("status", [500, 501])
-def test_agt_9_an_image_that_a_local_server_refuses_is_not_retried(status: int) -> None:
+def test_agt_9_an_image_that_a_local_server_rejects_is_not_retried(status: int) -> None:
     body = openai("image input is not supported - hint: you may need to provide the mmproj", kind="server_error")
     assert judged(status, body).error_type == "bad_request"
 
@@ -305,7 +305,7 @@ def test_agt_9_an_image_that_a_local_server_refuses_is_not_retried(status: int) 
         "The input was flagged by somebody as odd",
     ],
 )
-def test_agt_9_the_conversations_own_words_mean_nothing(words: str) -> None:
+def test_agt_9_words_of_the_conversation_do_not_change_the_error_type(words: str) -> None:
     body = {"messages": [{"role": "user", "content": f"Well. {words} Tell me."}]}
     refused = openai(f"Invalid value for messages[0]: {words}")
     assert judged(400, refused, request_body=body).error_type == "bad_request"
@@ -315,7 +315,7 @@ def test_agt_9_the_conversations_own_words_mean_nothing(words: str) -> None:
 @pytest.mark.parametrize(
     "quoted", ["prompt is too long", "prompt is too long: 215000 tokens > 200000 maximum", "is too long", "nothing"]
 )
-def test_agt_9_an_error_that_the_conversation_quotes_is_still_known(before: str, quoted: str) -> None:
+def test_agt_9_an_error_that_the_conversation_quotes_is_still_recognised(before: str, quoted: str) -> None:
     error = openai(f"{before}prompt is too long: 230000 tokens > 200000 maximum")
     body = {"messages": [{"role": "user", "content": f"It said: {before}{quoted}. Why?"}]}
     assert judged(400, error, request_body=body).error_type == "context_too_long"
@@ -330,7 +330,7 @@ def test_agt_9_an_error_that_the_conversation_quotes_is_still_known(before: str,
         (403, "m requires moderation. No credits were charged."),
     ],
 )
-def test_agt_9_what_only_sounds_like_a_key_or_an_account_is_not_one(status: int, message: str) -> None:
+def test_agt_9_similar_messages_are_not_mistaken_for_key_or_account_errors(status: int, message: str) -> None:
     expected = {400: "bad_request", 403: "auth", 429: "rate_limited"}[status]
     assert judged(status, openai(message)).error_type == expected
 
@@ -377,7 +377,7 @@ REFUSED: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("server", REFUSED)
-def test_agt_9_a_prompt_that_is_not_let_through_is_known_in_every_servers_words(server: str) -> None:
+def test_agt_9_a_content_policy_refusal_is_recognised_in_every_servers_words(server: str) -> None:
     status, body = REFUSED[server]
     assert judged(status, body).error_type == "refusal"
 
@@ -392,7 +392,7 @@ def test_agt_9_a_prompt_that_is_not_let_through_is_known_in_every_servers_words(
         (200, {"error": {"code": 1302, "message": "Too many requests"}}, "provider_error"),
     ],
 )
-def test_agt_9_what_only_sounds_like_it_is_not_taken_for_a_refusal_or_an_empty_account(
+def test_agt_9_similar_messages_are_not_mistaken_for_refusals_or_empty_accounts(
     status: int, body: object, error_type: str
 ) -> None:
     assert judged(status, body).error_type == error_type
@@ -412,7 +412,7 @@ def test_agt_9_geminis_missing_signature_is_stale_reasoning(words: str) -> None:
     assert judged(400, wrapped(json.dumps(body))).error_type == "stale_reasoning"
 
 
-def test_agt_9_a_call_that_its_own_server_could_not_read_is_asked_for_a_few_times() -> None:
+def test_agt_9_a_call_that_the_vendor_could_not_parse_is_retried_a_few_times() -> None:
     body = openai("Failed to call a function. See 'failed_generation' for more details.", code="tool_use_failed")
     error = judged(400, body)
     assert (error.error_type, error.lasting) == ("provider_error", UNCLEAR_ANSWER)
@@ -420,16 +420,16 @@ def test_agt_9_a_call_that_its_own_server_could_not_read_is_asked_for_a_few_time
 
 @pytest.mark.parametrize("code", [401, 402, 403, 404, 429, 400, 502, 503])
 @pytest.mark.parametrize("kind", [int, str])
-def test_agt_9_a_number_in_a_stream_counts_as_a_status(code: int, kind: type) -> None:
+def test_agt_9_an_error_code_in_a_stream_counts_as_the_status(code: int, kind: type) -> None:
     assert judged(200, {"error": {"code": kind(code), "message": "?"}}).error_type == judged(code, None).error_type
 
 
 @pytest.mark.parametrize("code", [True, 0, 200, 399, 600, -402, 10**9, 4.02, "40x", "٤٠٢", None])
-def test_agt_9_what_is_no_status_does_not_count_as_one(code: object) -> None:
+def test_agt_9_an_error_code_that_is_not_a_status_is_ignored(code: object) -> None:
     assert judged(200, {"error": {"code": code, "message": "?"}}).error_type == "provider_error"
 
 
-def test_agt_9_the_sentence_of_a_router_has_the_words_of_the_server_behind_it() -> None:
+def test_agt_9_a_routers_message_includes_the_upstream_message() -> None:
     body = wrapped(json.dumps(openai("top_p: must be ≤ 1")))
     assert "Acme says “top_p: must be ≤ 1”" in sentence_of(judged(400, body))
     body = wrapped("temporarily rate-limited upstream", message="The model is busy:")
@@ -441,11 +441,11 @@ def test_agt_9_the_sentence_of_a_router_has_the_words_of_the_server_behind_it() 
 @pytest.mark.parametrize(
     "raw", [None, "", "{", "[", [], {}, 7, "[[[[", {"error": "x"}, [[]], "null", "{}", '{"error": 7}']
 )
-def test_agt_9_whatever_a_router_wraps_is_judged(raw: object) -> None:
+def test_agt_9_any_error_wrapped_by_a_router_is_classified(raw: object) -> None:
     assert judged(400, wrapped(raw)).error_type == "bad_request"
 
 
-def test_agt_9_a_routers_reset_is_in_its_body() -> None:
+def test_agt_9_a_routers_reset_time_is_read_from_its_body() -> None:
     soon = str(round(1_795_262_406.0 * 1000))
     body = {"error": {"code": 429, "message": "Rate limit exceeded: free-models-per-day",
                       "metadata": {"headers": {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": soon}}}}  # fmt: skip
@@ -478,7 +478,7 @@ UNSEEN_TOO_LONG = [
 
 @pytest.mark.parametrize("status", [400, 422, 500])
 @pytest.mark.parametrize("text", UNSEEN_TOO_LONG)
-def test_agt_9_too_long_is_known_in_words_that_were_not_seen(status: int, text: str) -> None:
+def test_agt_9_a_context_overflow_is_recognised_in_unfamiliar_words(status: int, text: str) -> None:
     assert judged(status, openai(text)).error_type == "context_too_long"
 
 
@@ -496,5 +496,5 @@ def test_agt_9_too_long_is_known_in_words_that_were_not_seen(status: int, text: 
         "Too many tokens per minute: 30000, the limit is 20000",
     ],
 )
-def test_agt_9_other_limits_with_a_number_are_no_long_context(text: str) -> None:
+def test_agt_9_other_limits_with_a_number_are_not_context_overflows(text: str) -> None:
     assert judged(400, openai(text)).error_type == "bad_request"

@@ -28,7 +28,7 @@ def id_of(block: Block) -> str | None:
     return str(block["id"]) if block.get("kind") == "call" else None
 
 
-def test_agt_3_a_steps_own_blocks_go_back_to_their_api_unchanged() -> None:
+def test_agt_3_a_steps_own_blocks_are_sent_back_to_their_api_unchanged() -> None:
     blocks = [{"kind": "thought", "signature": "s"}, CALL, {"kind": "of next year", "x": [1, None]}]
     assert own_items(step("a", state=state_of(*blocks)), "acme", call_id_of=id_of) == blocks
 
@@ -48,7 +48,7 @@ def test_agt_3_a_steps_own_blocks_go_back_to_their_api_unchanged() -> None:
     ],
     ids=["none", "another api's", "empty", "odd", "in the store", "other call", "unasked", "missing", "twice"],
 )
-def test_agt_3_blocks_that_could_not_go_back_are_written_anew(message: ModelMessage) -> None:
+def test_agt_3_blocks_that_cannot_be_sent_back_are_re_encoded(message: ModelMessage) -> None:
     assert own_items(message, "acme", call_id_of=id_of) is None
 
 
@@ -67,7 +67,7 @@ def written_chars(conversation: list[tuple[bool, list[str]]]) -> list[tuple[list
 
 
 @given(steps)
-def test_agt_3_every_result_answers_its_call_and_ids_written_anew_are_ones_every_vendor_takes(
+def test_agt_3_every_result_matches_its_call_and_new_ids_suit_every_vendor(
     conversation: list[tuple[bool, list[str]]],
 ) -> None:
     seen: set[str] = set()
@@ -83,20 +83,20 @@ def test_agt_3_every_result_answers_its_call_and_ids_written_anew_are_ones_every
 
 
 @given(steps, st.data())
-def test_agt_3_the_beginning_of_a_conversation_has_the_same_ids_however_it_goes_on(
+def test_agt_3_appending_messages_keeps_earlier_ids_unchanged(
     conversation: list[tuple[bool, list[str]]], data: st.DataObject
 ) -> None:
     length = data.draw(st.integers(min_value=0, max_value=len(conversation)))
     assert written_chars(conversation)[:length] == written_chars(conversation[:length])
 
 
-def test_agt_3_a_result_without_a_call_has_an_id_all_the_same() -> None:
+def test_agt_3_a_result_without_a_call_still_has_an_id() -> None:
     assert CallIds().id_for_result(ModelMessage(role="tool", call_id="x:1")) == "x_1"
     assert CallIds().id_for_result(ModelMessage(role="tool")) == "_"
 
 
 @given(st.text(max_size=100))
-def test_agt_3_a_name_written_anew_is_one_every_vendor_takes(name: str) -> None:
+def test_agt_3_a_rewritten_name_suits_every_vendor(name: str) -> None:
     assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", sendable_name(name))
 
 
@@ -116,12 +116,12 @@ def test_agt_3_a_name_written_anew_is_one_every_vendor_takes(name: str) -> None:
         "\x00",
     ],
 )
-def test_agt_3_what_is_no_json_object_stays_text(text: str) -> None:
+def test_agt_3_a_value_that_is_not_a_json_object_stays_text(text: str) -> None:
     assert arguments_of(text) == text
 
 
 @given(st.lists(st.characters(exclude_categories=["Cs"]), max_size=20))
-def test_agt_3_texts_are_put_together_as_they_can_be_kept(chars: list[str]) -> None:
+def test_agt_3_texts_are_joined_so_that_they_can_be_stored(chars: list[str]) -> None:
     text = "".join(chars)
     halves = [half for char in text for half in _utf16_halves(char)]
     assert join_pieces(halves) == text.replace("\x00", "\ufffd")

@@ -26,7 +26,7 @@ from turnkeeper.models.transcript.trajectory import ToolStatus
 
 NOW = datetime(2026, 11, 20, 23, 30, tzinfo=UTC)
 SPECS_DIGEST = "f2e55ce87904b471921c0a6cb5cc83946604e396ed90c60c00a1315acba27740"
-"""Of the tools as an MCP server in the worker listed them until they were called directly."""
+"""The digest of the tools' specs; running sessions depend on it."""
 
 FEW = ResultLimits(lines=10, entries=5, hits=4, hit_chars=20)
 
@@ -93,7 +93,7 @@ def numbered(first: int, last: int) -> str:
 # What they are
 
 
-def test_agt_6_the_tools_are_described_as_the_sdk_of_mcp_describes_functions(tmp_path):
+def test_agt_6_the_tools_are_described_as_in_the_mcp_sdk(tmp_path):
     for tool in built_in_tools(tmp_path, now=lambda: NOW):
         metadata = func_metadata(tool.function, skip_names=["call"], structured_output=False)
         described = metadata.arg_model.model_json_schema(by_alias=True)
@@ -106,12 +106,12 @@ def without_title(schema: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in schema.items() if key != "title"}
 
 
-async def test_ses_19_the_specs_that_sessions_hold_stay_byte_for_byte_the_same(toolbox):
+async def test_ses_19_the_tool_specs_of_running_sessions_stay_byte_for_byte_the_same(toolbox):
     specs = (await toolbox.list_tools()).tools
     assert sha256("".join(spec.model_dump_json() for spec in specs).encode()).hexdigest() == SPECS_DIGEST
 
 
-async def test_agt_6_the_tools_say_what_they_do_and_what_a_repetition_may_do(toolbox):
+async def test_agt_6_the_tools_have_descriptions_and_declared_effects(toolbox):
     tools = {tool.name: tool for tool in (await toolbox.list_tools()).tools}
     assert {name: tool.effect for name, tool in tools.items()} == {
         "file_read": "read",
@@ -125,16 +125,16 @@ async def test_agt_6_the_tools_say_what_they_do_and_what_a_repetition_may_do(too
         assert "A second run" in tool.description
 
 
-def test_agt_6_only_writing_is_said_to_destroy(tmp_path):
+def test_agt_6_only_file_write_is_declared_destructive(tmp_path):
     tools = built_in_tools(tmp_path, now=lambda: NOW)
     assert [tool.name for tool in tools if tool.annotations.destructive_hint] == ["file_write"]
 
 
-async def test_ops_8_every_quick_read_is_a_built_in_tool_that_reads(toolbox):
+async def test_ops_8_every_quick_read_is_a_read_only_built_in_tool(toolbox):
     assert {tool.name for tool in (await toolbox.list_tools()).tools if tool.is_quick_read} == QUICK_READS
 
 
-async def test_agt_7_no_argument_is_silently_ignored_and_no_tokens_are_spent_on_titles(toolbox):
+async def test_agt_7_unknown_arguments_are_rejected_and_schemas_have_no_titles(toolbox):
     for tool in (await toolbox.list_tools()).tools:
         assert tool.input_schema["additionalProperties"] is False
         assert "title" not in json.dumps(tool.input_schema)
@@ -143,12 +143,12 @@ async def test_agt_7_no_argument_is_silently_ignored_and_no_tokens_are_spent_on_
 # Reading
 
 
-async def test_agt_6_a_file_is_read_as_seed_5_shows_it(call, tmp_path):
+async def test_agt_6_a_file_is_read_as_shown_in_seed_5(call, tmp_path):
     (tmp_path / "config.yml").write_text("database:\n  host: localhost\n")
     assert await call("file_read", path="config.yml") == ("Read config.yml", "database:\n  host: localhost")
 
 
-async def test_agt_6_what_was_written_is_read_in_the_session_s_own_folder(call, tmp_path):
+async def test_agt_6_a_written_file_is_read_from_the_sessions_own_folder(call, tmp_path):
     mine = {"workspace": "team/mine"}
     assert await call("file_write", **mine, path="a/b.txt", content="é\n") == ("Wrote a/b.txt (3 bytes)", "")
     assert await call("file_write", **mine, path="a/b.txt", content="é\n") == ("Wrote a/b.txt (3 bytes)", "")
@@ -157,7 +157,7 @@ async def test_agt_6_what_was_written_is_read_in_the_session_s_own_folder(call, 
     assert await call("file_list", workspace="team/other") == ("Listed the workspace: 0 entries", "")
 
 
-async def test_api_4_a_tenant_s_files_are_out_of_reach_for_every_other_tenant(toolbox, tmp_path):
+async def test_api_4_a_tenants_files_are_out_of_reach_for_other_tenants(toolbox, tmp_path):
     sessions = {"": "chat-1", "acme": "acme:chat-1", "globex": "globex:chat-1"}
     for tenant, session in sessions.items():
         for workspace in ("", "team"):
@@ -192,7 +192,7 @@ async def test_agt_6_a_range_of_lines_is_read(call, tmp_path, first, last, outco
     assert await call("file_read", path="f", first_line=first, last_line=last) == (outcome, content)
 
 
-async def test_agt_6_a_range_that_is_none_is_refused(refused, tmp_path):
+async def test_agt_6_an_invalid_range_is_rejected(refused, tmp_path):
     (tmp_path / "f").write_text(numbered(1, 9))
     assert (
         await refused("file_read", path="f", first_line=10) == "There are only 9 lines; first_line=10 lies behind them."
@@ -207,7 +207,7 @@ async def test_agt_6_only_a_line_feed_ends_a_line(call, tmp_path):
     assert await call("file_read", path="f", first_line=2) == ("Read f: line 2 of 2", "b\x0cc\u2028d\x85e")
 
 
-async def test_agt_6_an_empty_file_is_told_from_one_with_an_empty_line(call, tmp_path):
+async def test_agt_6_an_empty_file_is_distinguished_from_one_with_an_empty_line(call, tmp_path):
     (tmp_path / "empty").write_bytes(b"")
     (tmp_path / "line").write_bytes(b"\n")
     assert await call("file_read", path="empty") == ("Read empty: it is empty", "")
@@ -215,14 +215,14 @@ async def test_agt_6_an_empty_file_is_told_from_one_with_an_empty_line(call, tmp
 
 
 @pytest.mark.parametrize("content", [b"GIF\x00\x01", "é".encode("latin-1"), "a".encode("utf-16"), b"\xed\xa0\x80"])
-async def test_agt_6_a_file_that_is_no_text_is_refused_by_name(refused, tmp_path, content):
+async def test_agt_6_a_binary_file_is_rejected_by_name(refused, tmp_path, content):
     (tmp_path / "image.gif").write_bytes(content)
     assert await refused("file_read", path="image.gif") == (
         "'image.gif' is binary; only UTF-8 text, images and PDFs can be read."
     )
 
 
-async def test_agt_6_a_path_outside_of_the_workspace_is_a_clear_result(refused, tmp_path):
+async def test_agt_6_a_path_outside_of_the_workspace_is_a_clear_error(refused, tmp_path):
     (tmp_path / "link").symlink_to("/etc/passwd")
     for tool in ("file_read", "file_list", "file_search"):
         more = {"query": "root"} if tool == "file_search" else {}
@@ -249,7 +249,7 @@ async def test_agt_6_a_slow_disk_does_not_block_the_event_loop(call, monkeypatch
 # Cuts
 
 
-async def test_ctx_14_a_long_file_is_cut_between_lines_and_says_how_to_go_on(call, tmp_path):
+async def test_ctx_14_a_long_file_is_cut_between_lines_with_a_hint_to_continue(call, tmp_path):
     (tmp_path / "f").write_text(numbered(1, 25))
     mark = "\n[cut here; read on with first_line={}]"
     assert await call("file_read", path="f") == ("Read f: lines 1-10 of 25", numbered(1, 10) + mark.format(11))
@@ -265,7 +265,7 @@ async def test_ctx_14_a_session_with_little_room_gets_as_many_whole_lines_as_fit
     assert content == "\n".join(["é" * 100] * 2) + "\n[cut here; read on with first_line=3]"
 
 
-async def test_ctx_14_an_enormous_line_is_cut_and_read_on_piece_by_piece(call, tmp_path):
+async def test_ctx_14_an_enormous_line_can_be_read_piece_by_piece(call, tmp_path):
     text = "short\n" + "äb" * 40_000 + "\nend"
     (tmp_path / "f").write_text(text)
     outcome, content = await call("file_read", path="f")
@@ -281,7 +281,7 @@ async def test_ctx_14_an_enormous_line_is_cut_and_read_on_piece_by_piece(call, t
     assert "".join(pieces) + content == text
 
 
-async def test_ctx_14_a_long_list_is_cut_between_entries_and_says_how_to_go_on(call, tmp_path):
+async def test_ctx_14_a_long_list_is_cut_between_entries_with_a_hint_to_continue(call, tmp_path):
     for number in range(7):
         (tmp_path / f"{number}.txt").write_text("x" * number)
     (tmp_path / "folder").mkdir()
@@ -294,7 +294,7 @@ async def test_ctx_14_a_long_list_is_cut_between_entries_and_says_how_to_go_on(c
     assert second == ("Listed the workspace: entries 6-8 of 8", "5.txt (5 bytes)\n6.txt (6 bytes)\nfolder/")
 
 
-async def test_ctx_14_many_hits_are_cut_between_hits_and_say_how_to_go_on(call, tmp_path):
+async def test_ctx_14_many_hits_are_cut_between_hits_with_a_hint_to_continue(call, tmp_path):
     (tmp_path / "f").write_text(numbered(1, 6))
     outcome, content = await call("file_search", query="line")
     assert outcome == "Searched the workspace for 'line': hits 1-4 of 6"
@@ -303,13 +303,13 @@ async def test_ctx_14_many_hits_are_cut_between_hits_and_say_how_to_go_on(call, 
     assert rest == ("Searched the workspace for 'line': hits 5-6 of 6", "f:5: line 5\nf:6: line 6")
 
 
-async def test_ctx_14_of_a_long_line_the_part_around_the_hit_is_shown(call, tmp_path):
+async def test_ctx_14_a_hit_in_a_long_line_is_shown_with_its_surroundings(call, tmp_path):
     (tmp_path / "f").write_text("a" * 100 + "needle" + "b" * 100)
     _, content = await call("file_search", query="needle")
     assert content == "f:1: ...aaaaaaneedlebbbbbbbb..."
 
 
-async def test_ctx_14_what_was_too_much_to_look_at_is_said(tmp_path):
+async def test_ctx_14_a_listing_or_search_that_stopped_early_says_so(tmp_path):
     for number in range(4):
         (tmp_path / f"{number}").write_text("needle")
     async with built_in_toolbox(tmp_path, ResultLimits(walked_entries=2)) as toolbox:
@@ -319,7 +319,7 @@ async def test_ctx_14_what_was_too_much_to_look_at_is_said(tmp_path):
             assert content.count("\n") == 2
 
 
-async def test_ctx_14_what_was_not_searched_is_said(tmp_path):
+async def test_ctx_14_a_search_lists_what_it_skipped(tmp_path):
     for number in range(4):
         (tmp_path / f"{number}").write_text("needle")
     (tmp_path / "binary").write_bytes(b"needle\0")
@@ -335,7 +335,7 @@ async def test_ctx_14_what_was_not_searched_is_said(tmp_path):
 # Listing and searching
 
 
-async def test_agt_6_a_folder_is_listed_without_links_and_hidden_files(call, tmp_path):
+async def test_agt_6_a_folder_is_listed_without_symlinks_and_hidden_files(call, tmp_path):
     (tmp_path / "b" / "c").mkdir(parents=True)
     (tmp_path / "b" / "a.txt").write_text("12")
     (tmp_path / "b" / ".hidden").write_text("")
@@ -343,7 +343,7 @@ async def test_agt_6_a_folder_is_listed_without_links_and_hidden_files(call, tmp
     assert await call("file_list", path="b") == ("Listed b: 2 entries", "b/a.txt (2 bytes)\nb/c/")
 
 
-async def test_agt_6_a_pattern_lists_the_files_that_fit_in_all_folders_below(call, tmp_path):
+async def test_agt_6_a_pattern_lists_the_matching_files_of_all_subfolders(call, tmp_path):
     for path in ("src/a.py", "src/deep/b.py", "src/c.txt", "d.py"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text("")
@@ -351,7 +351,7 @@ async def test_agt_6_a_pattern_lists_the_files_that_fit_in_all_folders_below(cal
     assert (await call("file_list", path="src", pattern="deep/*"))[1] == "src/deep/b.py (0 bytes)"
 
 
-async def test_agt_6_a_search_finds_plain_text_in_a_file_or_below_a_folder(call, tmp_path):
+async def test_agt_6_a_search_finds_plain_text_in_a_file_or_under_a_folder(call, tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "x.txt").write_text("one .* two\nONE\n")
     (tmp_path / "b.md").write_text("one\r\n")
@@ -363,11 +363,11 @@ async def test_agt_6_a_search_finds_plain_text_in_a_file_or_below_a_folder(call,
     assert await call("file_search", query="nowhere") == ("Searched the workspace for 'nowhere': 0 hits", "")
 
 
-async def test_agt_6_a_search_for_more_than_a_line_is_refused(refused):
+async def test_agt_6_a_search_for_several_lines_is_rejected(refused):
     assert "within one line" in await refused("file_search", query="a\nb")
 
 
-async def test_agt_6_a_pipe_in_the_workspace_does_not_hold_up_a_search(call, tmp_path):
+async def test_agt_6_a_pipe_in_the_workspace_does_not_block_a_search(call, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     assert await call("file_search", query="x") == ("Searched the workspace for 'x': 0 hits", "")
 
@@ -389,7 +389,7 @@ async def test_agt_6_a_pipe_in_the_workspace_does_not_hold_up_a_search(call, tmp
         ("A.PY", "*.py", False),
     ],
 )
-def test_agt_6_a_pattern_fits_as_in_a_shell(path, pattern, is_fitting):
+def test_agt_6_a_pattern_matches_as_in_a_shell(path, pattern, is_fitting):
     assert fits(path, pattern) is is_fitting
 
 
@@ -408,12 +408,12 @@ def test_agt_6_no_pattern_makes_a_search_hang(pattern, depth):
         ({"timezone": "Asia/Tokyo"}, "It is 2026-11-21T08:30:00+09:00, a Saturday (Asia/Tokyo)"),
     ],
 )
-async def test_agt_6_the_time_is_told_in_a_zone(call, args, outcome):
+async def test_agt_6_the_time_is_given_in_a_time_zone(call, args, outcome):
     assert await call("now", **args) == (outcome, "")
 
 
 @pytest.mark.parametrize("zone", ["Mars/Base", "../../etc/passwd", "/etc/passwd", "Europe", "", "\0"])
-async def test_agt_6_an_unknown_zone_is_refused(refused, zone):
+async def test_agt_6_an_unknown_time_zone_is_rejected(refused, zone):
     assert await refused("now", timezone=zone) == (
         f"There is no time zone {zone!r}; IANA names such as 'Europe/Berlin' are allowed."
     )

@@ -1,4 +1,4 @@
-"""What `file_write` would change, shown before it is approved and checked when it runs: AGT-8."""
+"""The change that `file_write` would make, shown before approval and checked when it runs: AGT-8."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -51,7 +51,7 @@ async def write(toolbox: Toolbox, content: str, *, seen: str | None) -> ToolResu
     return await toolbox.call(invocation(content, seen=seen))
 
 
-async def test_agt_8_a_replaced_file_is_shown_as_a_unified_difference(toolbox: Toolbox, tmp_path: Path) -> None:
+async def test_agt_8_a_replaced_file_is_shown_as_a_unified_diff(toolbox: Toolbox, tmp_path: Path) -> None:
     (tmp_path / "plan.md").write_text(OLD)
     assert await preview(toolbox) == FileChange(
         note="The file exists, and all of its content is replaced:",
@@ -69,7 +69,7 @@ async def test_agt_8_a_replaced_file_is_shown_as_a_unified_difference(toolbox: T
     assert (tmp_path / "plan.md").read_text() == OLD
 
 
-async def test_agt_8_a_difference_says_what_it_leaves_out(toolbox: Toolbox, tmp_path: Path) -> None:
+async def test_agt_8_a_shortened_diff_says_so(toolbox: Toolbox, tmp_path: Path) -> None:
     (tmp_path / "plan.md").write_text(OLD)
     change = await preview(toolbox, "all new\n" * 500, max_bytes=200)
     assert len(change.diff) <= 200
@@ -89,7 +89,7 @@ async def test_agt_8_a_difference_says_what_it_leaves_out(toolbox: Toolbox, tmp_
         ),
     ],
 )
-async def test_agt_8_a_file_without_a_difference_is_described(
+async def test_agt_8_a_file_without_a_diff_is_described(
     toolbox: Toolbox, tmp_path: Path, before: bytes | None, note: str, seen: str | None
 ) -> None:
     if before is not None:
@@ -109,7 +109,7 @@ async def test_agt_8_a_file_without_a_difference_is_described(
         ("big", "x" * (MAX_WRITE_BYTES + 1), "'big' was not written: 1,000,001 bytes"),
     ],
 )
-async def test_agt_8_a_write_that_will_fail_is_said_to(
+async def test_agt_8_the_preview_of_a_write_that_will_fail_says_so(
     toolbox: Toolbox, tmp_path: Path, path: str, content: str, why: str
 ) -> None:
     (tmp_path / "folder").mkdir()
@@ -145,7 +145,9 @@ async def test_agt_7_a_second_attempt_of_an_approved_write_finds_it_done(toolbox
     assert (tmp_path / "plan.md").read_text() == NEW
 
 
-async def test_agt_8_of_approved_writes_at_once_only_one_has_an_effect(toolbox: Toolbox, tmp_path: Path) -> None:
+async def test_agt_8_only_one_of_several_concurrent_approved_writes_takes_effect(
+    toolbox: Toolbox, tmp_path: Path
+) -> None:
     (tmp_path / "plan.md").write_text(OLD)
     contents = [f"version {number}\n" for number in range(8)]
     results = await asyncio.gather(*(write(toolbox, content, seen=digest(OLD)) for content in contents))
@@ -160,7 +162,7 @@ async def test_agt_8_every_tool_in_the_list_has_a_preview(tmp_path: Path) -> Non
 
 
 @given(TEXT_LINES, TEXT_LINES, st.booleans(), st.booleans())
-def test_agt_8_a_difference_leads_from_one_text_to_the_other(
+def test_agt_8_applying_a_diff_to_the_old_text_gives_the_new_one(
     before: list[str], after: list[str], old_ends: bool, new_ends: bool
 ) -> None:
     old = "\n".join(before) + ("\n" if before and old_ends else "")
@@ -199,7 +201,7 @@ SPOOF = "notes.txt has exactly this content already. (see new"
 
 
 @pytest.mark.parametrize("path", [SPOOF, f"{SPOOF}/{'x' * 100_000}", "\U000e0001" * 80, "\\'\"" * 40, "../" + SPOOF])
-async def test_agt_8_no_path_imitates_the_note_of_a_change(toolbox: Toolbox, tmp_path: Path, path: str) -> None:
+async def test_agt_8_no_path_can_imitate_the_note_of_a_change(toolbox: Toolbox, tmp_path: Path, path: str) -> None:
     change = await preview(toolbox, path=path)
     assert change.note.startswith(("The file is new (", "Nothing can be written: '", 'Nothing can be written: "'))
     assert len(to_json(change)) <= CHANGE_BYTES

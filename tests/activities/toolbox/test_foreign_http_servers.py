@@ -76,7 +76,7 @@ def toolbox_of(server: RealServer, **more: object) -> Toolbox:
     return Toolbox([ToolServer("web", server.target, **more)])
 
 
-async def test_agt_7_a_server_killed_in_the_middle_of_calls_ends_them_and_is_found_again(real, tmp_path):
+async def test_agt_7_a_server_killed_in_the_middle_of_calls_ends_them_and_is_reconnected(real, tmp_path):
     async with toolbox_of(real) as toolbox:
         first = (await call(toolbox, "pid")).outcome
         hanging = [asyncio.create_task(call(toolbox, "hang", marker=str(tmp_path / str(n)))) for n in range(2)]
@@ -94,13 +94,13 @@ async def test_agt_7_a_server_killed_in_the_middle_of_calls_ends_them_and_is_fou
         assert (await call(toolbox, "pid")).outcome not in ("", first)
 
 
-async def test_agt_6_calls_over_http_are_inside_at_the_same_time(real):
+async def test_agt_6_calls_over_http_run_concurrently(real):
     async with toolbox_of(real) as toolbox:
         results = await asyncio.gather(*(call(toolbox, "meet", people=5) for _ in range(5)))
     assert [result.outcome for result in results] == ["met"] * 5
 
 
-async def test_agt_7_a_server_that_stands_still_is_waited_for_no_longer_than_its_timeout(real):
+async def test_agt_7_a_call_to_a_hanging_server_ends_at_its_timeout(real):
     async with toolbox_of(real, timeout=0.5) as toolbox:
         await call(toolbox, "pid")
         real.pause()
@@ -139,7 +139,7 @@ class OddServer:
     def __init__(self) -> None:
         self.says: list[bytes] = []
         self.lists: list[bytes] = []
-        """What is said in place of the list of tools, as long as there is something."""
+        """Replies sent in place of the list of tools, until there are none left."""
         self.sessions = 0
         self.calls = 0
         self.headers = b""
@@ -212,8 +212,8 @@ LOST = {
 
 
 @pytest.mark.parametrize("kind", LOST)
-async def test_agt_7_a_response_that_is_no_answer_is_an_unknown_outcome(odd, kind):
-    """An HTTP server answers a call with what is no answer to it, and the client waits for ever.
+async def test_agt_7_a_malformed_response_is_an_unknown_outcome(odd, kind):
+    """An HTTP server answers a call with a response to no request, and the client waits forever.
 
     Reported as modelcontextprotocol/python-sdk#1144.
     """
@@ -243,7 +243,7 @@ def good_answer() -> bytes:
         (as_json({"jsonrpc": "2.0", "id": None, "error": {"code": -32602, "message": "not so"}}), "not so"),
     ],
 )
-async def test_agt_7_what_a_server_refuses_was_not_run(odd, reply, expected_content):
+async def test_agt_7_a_call_rejected_with_an_http_error_was_not_run(odd, reply, expected_content):
     odd.says = [reply]
     async with toolbox_over(odd) as toolbox:
         result = await call(toolbox, "act")
@@ -258,7 +258,7 @@ def as_stream(message: object, line_end: str) -> bytes:
 
 @pytest.mark.parametrize("code", [CONNECTION_CLOSED, REQUEST_TIMEOUT, PARSE_ERROR, NOT_SENT])
 @pytest.mark.parametrize("line_end", [None, "\n", "\r\n", "\r"], ids=["json", "LF", "CR LF", "CR"])
-async def test_agt_7_an_error_of_the_server_s_own_is_one_by_whichever_code(odd, line_end, code):
+async def test_agt_7_an_error_reported_by_the_server_is_an_error_under_any_code(odd, line_end, code):
     message = {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": "the quota is used up"}}
     odd.says = [as_json(message) if line_end is None else as_stream(message, line_end)]
     async with toolbox_over(odd) as toolbox:
@@ -268,7 +268,7 @@ async def test_agt_7_an_error_of_the_server_s_own_is_one_by_whichever_code(odd, 
 
 
 @pytest.mark.parametrize("form", ["json", "events"])
-async def test_agt_7_what_is_nested_too_deeply_in_an_answer_is_left_out_of_it(odd, form):
+async def test_agt_7_overly_nested_values_are_removed_from_an_answer(odd, form):
     deep: object = 1
     for _ in range(300):
         deep = [deep]
@@ -284,7 +284,7 @@ async def test_agt_7_what_is_nested_too_deeply_in_an_answer_is_left_out_of_it(od
         assert (await call(toolbox, "act")).outcome == "done"
 
 
-async def test_agt_7_a_message_over_several_lines_of_an_event_is_read(odd):
+async def test_agt_7_an_event_with_several_data_lines_is_read(odd):
     lines = json.dumps({"jsonrpc": "2.0", "id": 0, "result": ANSWER}, indent=1).splitlines()
     body = "".join(f"data: {line}\n" for line in lines).replace('"id": 0', '"id": REQUEST_ID')
     odd.says = [f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n{body}\n".encode()]
@@ -302,7 +302,7 @@ async def test_agt_7_a_redirect_to_another_server_is_not_followed(odd):
 
 
 @pytest.mark.parametrize("lost_in", ["a list", "a call"])
-async def test_agt_7_a_lost_http_session_is_begun_again(odd, lost_in, monkeypatch):
+async def test_agt_7_a_lost_http_session_is_reopened(odd, lost_in, monkeypatch):
     """An HTTP server restarts and doesn't know the session: every call fails until the client is restarted.
 
     Reported as modelcontextprotocol/python-sdk#1676, modelcontextprotocol/python-sdk#3556, claude-code#62008,
@@ -320,7 +320,7 @@ async def test_agt_7_a_lost_http_session_is_begun_again(odd, lost_in, monkeypatc
     assert (odd.sessions - before, odd.lists, odd.says) == (1, [], [])
 
 
-async def test_agt_7_a_server_that_forgets_every_session_is_asked_twice_and_no_more(odd):
+async def test_agt_7_a_server_that_loses_every_session_is_called_only_twice(odd):
     odd.says = [http("404 Not Found")] * 3
     async with toolbox_over(odd) as toolbox:
         result = await call(toolbox, "act")
@@ -328,7 +328,7 @@ async def test_agt_7_a_server_that_forgets_every_session_is_asked_twice_and_no_m
     assert odd.calls == 2
 
 
-async def test_ops_6_neither_address_nor_credentials_of_a_server_are_logged(odd, caplog):
+async def test_ops_6_addresses_and_credentials_of_servers_are_not_logged(odd, caplog):
     caplog.set_level("DEBUG")
     set_levels(logging.DEBUG)
     odd.says = [LOST["nothing"]]

@@ -93,7 +93,7 @@ async def cancel(call: Awaitable[ToolResult], *, once: Callable[[], bool]) -> No
 # A good server
 
 
-async def test_agt_6_a_program_is_started_with_its_arguments_and_variables_and_without_ours(folder, monkeypatch):
+async def test_agt_6_a_program_starts_with_its_own_arguments_and_variables_only(folder, monkeypatch):
     monkeypatch.setenv("ANTHROPIC_API_KEY", "hunter2")
     monkeypatch.setenv("GIVEN", "to it")
     (folder / "there").mkdir()
@@ -106,20 +106,20 @@ async def test_agt_6_a_program_is_started_with_its_arguments_and_variables_and_w
     assert "hunter2" not in json.dumps(report)
 
 
-async def test_agt_6_calls_of_one_server_are_inside_at_the_same_time():
+async def test_agt_6_calls_of_one_server_run_concurrently():
     async with configured(a=program()) as toolbox:
         results = await asyncio.gather(*(call(toolbox, "meet", people=5) for _ in range(5)))
     assert [result.outcome for result in results] == ["met"] * 5
 
 
-async def test_agt_6_three_servers_of_the_same_tools_keep_them_apart():
+async def test_agt_6_three_servers_with_the_same_tools_are_distinguished():
     async with configured(a=program(), b=program(), c_d=program()) as toolbox:
         assert {"a__pid", "b__pid", "c_d__pid"} <= set(await names(toolbox))
         assert "pid" not in await names(toolbox)
         assert len({await pid_of(toolbox, f"{name}__pid") for name in ("a", "b", "c_d")}) == 3
 
 
-async def test_agt_6_a_name_stays_with_its_tool_when_another_server_comes_to_offer_the_same(folder):
+async def test_agt_6_a_tool_keeps_its_name_when_another_server_offers_the_same(folder):
     late = program(cwd="late")
     async with configured(early=program(), late=late) as toolbox:
         assert "pid" in await names(toolbox)
@@ -130,7 +130,7 @@ async def test_agt_6_a_name_stays_with_its_tool_when_another_server_comes_to_off
         assert await pid_of(toolbox) == first == await pid_of(toolbox, "early__pid")
 
 
-async def test_agt_6_what_a_server_writes_to_stderr_is_kept_in_a_file_of_its_own_and_in_no_log(folder, caplog, capfd):
+async def test_agt_6_a_servers_stderr_goes_to_its_own_file_and_not_to_the_log(folder, caplog, capfd):
     caplog.set_level(logging.DEBUG)
     async with configured(a=program()) as toolbox:
         await call(toolbox, "noise")
@@ -151,7 +151,7 @@ async def test_agt_6_what_a_server_writes_to_stderr_is_kept_in_a_file_of_its_own
         ({"trusted": True, "flag": "repeatable"}, "error"),
     ],
 )
-async def test_agt_7_a_server_that_dies_in_the_middle_of_a_call_is_a_result_and_is_started_again(keys, status):
+async def test_agt_7_a_server_that_dies_in_a_call_gives_a_result_and_is_restarted(keys, status):
     server = program(*filter(None, [keys.pop("flag", "")]), **keys)
     async with configured(a=server) as toolbox:
         first = await pid_of(toolbox)
@@ -162,7 +162,7 @@ async def test_agt_7_a_server_that_dies_in_the_middle_of_a_call_is_a_result_and_
         assert await pid_of(toolbox) != first
 
 
-async def test_agt_7_a_server_killed_between_two_calls_is_started_again_without_a_word():
+async def test_agt_7_a_server_killed_between_two_calls_is_restarted_silently():
     async with configured(a=program()) as toolbox:
         first = await pid_of(toolbox)
         os.kill(first, signal.SIGKILL)
@@ -171,7 +171,7 @@ async def test_agt_7_a_server_killed_between_two_calls_is_started_again_without_
         assert await pid_of(toolbox) != first
 
 
-async def test_agt_7_calls_that_wait_for_a_server_that_dies_all_learn_of_it():
+async def test_agt_7_all_pending_calls_of_a_dying_server_end():
     async with configured(a=program()) as toolbox:
         waiting = [asyncio.create_task(call(toolbox, "hang")) for _ in range(3)]
         await until(Path("hanging").exists)
@@ -180,7 +180,7 @@ async def test_agt_7_calls_that_wait_for_a_server_that_dies_all_learn_of_it():
 
 
 @pytest.mark.parametrize("code", OUR_CODES)
-async def test_agt_7_an_error_of_the_server_s_own_is_one_by_whichever_code_and_the_call_is_not_repeated(code):
+async def test_agt_7_a_call_with_an_error_reported_by_the_server_is_not_repeated(code):
     async with configured(a=program()) as toolbox:
         claim = await call(toolbox, "claim", code=code)
         assert (claim.status, claim.outcome, claim.content) == ("error", "claim failed", "call 1 was not so")
@@ -196,7 +196,7 @@ async def test_agt_7_an_error_of_the_server_s_own_is_one_by_whichever_code_and_t
         {"url": "http://127.0.0.1:1/mcp"},
     ],
 )
-async def test_agt_6_a_server_that_cannot_be_started_takes_no_other_s_tools_away(server, caplog):
+async def test_agt_6_a_server_that_cannot_be_started_does_not_hide_the_tools_of_others(server, caplog):
     async with configured(broken=server, a=program()) as toolbox:
         assert "echo" in await names(toolbox)
         assert "the tools of 'broken' could not be read" in caplog.text
@@ -209,7 +209,7 @@ async def test_agt_6_a_server_that_cannot_be_started_takes_no_other_s_tools_away
 # Hanging
 
 
-async def test_agt_7_a_call_that_is_cancelled_ends_at_once_and_a_server_that_still_answers_is_kept():
+async def test_agt_7_a_cancelled_call_ends_at_once_and_a_responsive_server_stays():
     async with configured(a=program()) as toolbox:
         first = await pid_of(toolbox)
         await cancel(call(toolbox, "hang"), once=Path("hanging").exists)
@@ -218,7 +218,7 @@ async def test_agt_7_a_call_that_is_cancelled_ends_at_once_and_a_server_that_sti
         assert await pid_of(toolbox) == first
 
 
-async def test_agt_7_a_server_that_hangs_is_ended_with_its_group_and_the_next_call_gets_another(monkeypatch):
+async def test_agt_7_a_hanging_server_is_killed_with_its_process_group_and_replaced(monkeypatch):
     monkeypatch.setattr(server_connection, "PROBE_SECONDS", 0.2)
     async with configured(a=program("stubborn")) as toolbox:
         first, grandchild = await pid_of(toolbox), await pid_of(toolbox, "child")
@@ -229,7 +229,7 @@ async def test_agt_7_a_server_that_hangs_is_ended_with_its_group_and_the_next_ca
         monkeypatch.setattr(stdio_server, "END_SECONDS", 0.1)  # for the other one, which is as stubborn
 
 
-async def test_agt_7_a_server_that_hangs_may_yet_answer_its_other_calls_but_not_for_ever(monkeypatch):
+async def test_agt_7_a_hanging_server_has_limited_time_to_answer_its_other_calls(monkeypatch):
     monkeypatch.setattr(server_connection, "PROBE_SECONDS", 0.2)
     monkeypatch.setattr(server_connection, "DRAIN_SECONDS", 0.2)
     async with configured(a=program()) as toolbox:
@@ -241,21 +241,21 @@ async def test_agt_7_a_server_that_hangs_may_yet_answer_its_other_calls_but_not_
         assert await pid_of(toolbox) != first
 
 
-async def test_agt_7_a_server_s_own_timeout_ends_a_call_and_says_so():
+async def test_agt_7_a_call_ends_at_the_servers_own_timeout_with_a_message():
     async with configured(a=program(timeout=0.5)) as toolbox:
         result = await call(toolbox, "hang")
     assert result.status == "outcome_unknown"
     assert result.content == f"No answer came within 0.5 s. {UNKNOWN}"
 
 
-async def test_agt_7_a_call_that_reports_progress_is_waited_for():
+async def test_agt_7_a_call_that_reports_progress_is_not_timed_out():
     """F10: no progress is requested, and a call has `timeout` seconds in all."""
     async with configured(a=program(timeout=2)) as toolbox:
         result = await call(toolbox, "work", times=25, pause=0.1)
     assert (result.status, result.outcome) == ("ok", "worked")
 
 
-async def test_agt_6_a_server_that_is_slow_to_list_holds_up_one_listing_and_no_later_one(monkeypatch):
+async def test_agt_6_a_server_that_is_slow_to_list_delays_only_one_listing(monkeypatch):
     monkeypatch.setattr(server_connection, "LISTING_SECONDS", 0.2)
     async with configured(slow=program("no list"), a=program()) as toolbox:
         await names(toolbox)
@@ -266,7 +266,7 @@ async def test_agt_6_a_server_that_is_slow_to_list_holds_up_one_listing_and_no_l
             assert "echo" in await names(toolbox)
 
 
-async def test_agt_6_a_list_says_which_servers_could_not_be_asked(monkeypatch):
+async def test_agt_6_a_list_names_the_servers_that_could_not_be_reached(monkeypatch):
     monkeypatch.setattr(server_connection, "LISTING_SECONDS", 0.2)
     async with configured(slow=program("no list"), gone={"command": "no-such-program"}, a=program()) as toolbox:
         await names(toolbox)
@@ -276,7 +276,7 @@ async def test_agt_6_a_list_says_which_servers_could_not_be_asked(monkeypatch):
         assert "echo" in [tool.name for tool in listed.tools]
 
 
-async def test_agt_6_a_server_that_fails_again_and_again_is_asked_less_and_less_often(monkeypatch):
+async def test_agt_6_a_server_that_keeps_failing_is_retried_less_and_less_often(monkeypatch):
     async with configured(gone={"command": "no-such-program"}) as toolbox:
         failing, rests = toolbox._connections["gone"], []
         for _ in range(9):
@@ -300,7 +300,7 @@ async def as_known(toolbox: Toolbox, name: str) -> dict[str, str]:
 CHANGED = "echo has changed, and was not called"
 
 
-async def test_agt_8_a_tool_that_has_changed_since_the_session_read_it_is_not_called():
+async def test_agt_8_a_tool_that_changed_since_the_session_read_it_is_not_called():
     async with configured(a=program("changing")) as toolbox:
         before = await as_known(toolbox, "echo")
         gone_later = await as_known(toolbox, "pid")
@@ -315,12 +315,12 @@ async def test_agt_8_a_tool_that_has_changed_since_the_session_read_it_is_not_ca
         assert "text: 'a' is not of type 'integer'" in complaint.content
         gone_result = await call(toolbox, "pid", **gone_later)
         assert (gone_result.outcome, gone_result.tool_changed) == ("There is no tool 'pid' of a", True)
-        # A session of an earlier release sends neither the server nor the digest.
+        # A call without the server and the digest.
         assert (await call(toolbox, "echo", text=1)).outcome == "1"
 
 
 @pytest.mark.parametrize("why", ["restarted", "told", "long ago"])
-async def test_agt_8_a_tool_is_looked_at_again_before_a_call_where_it_may_have_changed(why, monkeypatch):
+async def test_agt_8_a_tool_that_may_have_changed_is_listed_again_before_a_call(why, monkeypatch):
     async with configured(a=program("changing", *["telling"] * (why == "told"))) as toolbox:
         before = await as_known(toolbox, "echo")
         first = await pid_of(toolbox)
@@ -334,7 +334,7 @@ async def test_agt_8_a_tool_is_looked_at_again_before_a_call_where_it_may_have_c
         assert (result.outcome, result.tool_changed) == (CHANGED, True)
 
 
-async def test_agt_8_a_tool_that_another_worker_read_since_is_called_here_too():
+async def test_agt_8_a_changed_tool_that_was_read_on_another_worker_is_called_here():
     async with configured(a=program("changing")) as toolbox, configured(a=program("changing")) as other:
         await names(toolbox)
         await call(other, "change")
@@ -342,7 +342,7 @@ async def test_agt_8_a_tool_that_another_worker_read_since_is_called_here_too():
         assert (result.status, result.outcome) == ("ok", "1")
 
 
-async def test_agt_8_a_tool_of_another_effect_is_another_tool():
+async def test_agt_8_a_tool_with_another_effect_is_another_tool():
     async with configured(a=program("repeatable", trusted=True)) as toolbox:
         before = await as_known(toolbox, "echo")
     async with configured(a=program(trusted=True)) as toolbox:
@@ -350,7 +350,7 @@ async def test_agt_8_a_tool_of_another_effect_is_another_tool():
         assert (result.outcome, result.tool_changed) == (CHANGED, True)
 
 
-async def test_agt_8_a_call_of_a_built_in_tool_reaches_no_foreign_one_of_its_name():
+async def test_agt_8_a_call_of_a_built_in_tool_never_reaches_a_foreign_tool():
     async with configured(a=program()) as toolbox:
         result = await call(toolbox, "echo", text="a", built_in=True)
         assert (result.status, result.tool_changed) == ("error", True)
@@ -361,7 +361,7 @@ async def test_agt_8_a_call_of_a_built_in_tool_reaches_no_foreign_one_of_its_nam
 
 
 @pytest.mark.parametrize("kind", list(odd.RUBBISH))
-async def test_agt_7_an_answer_that_cannot_be_read_is_told_at_once_and_the_server_goes_on(kind):
+async def test_agt_7_an_unreadable_answer_is_reported_at_once_and_the_server_stays(kind):
     async with configured(a=program()) as toolbox:
         first = await pid_of(toolbox)
         result = await call(toolbox, "rubbish", kind=kind)
@@ -393,14 +393,14 @@ TEXT = {"type": "text", "text": "plain answer 7"}
         (7, '{"result": 7}', ""),
     ],
 )
-async def test_agt_7_an_answer_is_read_whatever_its_shape(result, outcome, content):
+async def test_agt_7_an_answer_of_any_shape_is_read(result, outcome, content):
     """F3: reported as opentokenz/mcpx#28. L12: reported as open-webui#28926, opencode#38923, kimi-code#2554."""
     async with configured(a=program("strict output")) as toolbox:
         answer = await call(toolbox, "result", result=result)
     assert (answer.status, answer.outcome, answer.content) == ("ok", outcome, content)
 
 
-async def test_agt_6_tools_with_an_odd_field_are_offered_and_called():
+async def test_agt_6_tools_with_a_malformed_field_are_offered_and_called():
     """L8, F3: a tool is left out for a field that the SDK refuses."""
     odd_names = [tool["name"] for tool in odd.ODD_TOOLS]
     async with configured(a=program("odd tools")) as toolbox:
@@ -412,7 +412,7 @@ async def test_agt_6_tools_with_an_odd_field_are_offered_and_called():
 @pytest.mark.parametrize(
     ("kind", "outcome"), [("no UTF-8", "a\ufffd\ufffdb"), ("NUL", "a\ufffdb"), ("surrogate", "a\ufffdb")]
 )
-async def test_agt_7_nul_and_half_characters_in_a_result_are_replaced(kind, outcome):
+async def test_agt_7_nul_and_lone_surrogates_in_a_result_are_replaced(kind, outcome):
     """Half a character in a tool's result ends the connection or the conversation.
 
     Reported as claude-code#86560, opencode#17758, openclaw#7275.
@@ -431,7 +431,7 @@ async def test_ctx_14_a_huge_answer_is_cut():
     assert "of 5,000,000 characters left out" in result.content
 
 
-async def test_agt_7_lines_that_are_no_messages_and_answers_to_nobody_are_passed_over(caplog):
+async def test_agt_7_invalid_lines_and_answers_to_no_request_are_ignored(caplog):
     async with configured(a=program()) as toolbox:
         assert (await call(toolbox, "noise")).outcome == "after the noise"
         assert (await call(toolbox, "wrong_id")).outcome == "and then the right one"
@@ -439,7 +439,7 @@ async def test_agt_7_lines_that_are_no_messages_and_answers_to_nobody_are_passed
 
 
 @pytest.mark.parametrize("flag", ["many", "endless", "circling", "twice", "odd names"])
-async def test_agt_6_whatever_is_listed_comes_to_a_bounded_list_of_usable_names(flag, caplog):
+async def test_agt_6_any_listing_yields_a_bounded_list_of_valid_names(flag, caplog):
     async with configured(a=program(flag), b=program()) as toolbox:
         listed = await names(toolbox)
         assert len(set(listed)) == len(listed) <= server_connection.MAX_TOOLS + len(odd.TOOLS)
@@ -452,7 +452,7 @@ async def test_agt_6_whatever_is_listed_comes_to_a_bounded_list_of_usable_names(
 
 
 @pytest.mark.parametrize("flag", ["many", "twice", "circling"])
-async def test_agt_6_what_is_left_out_of_a_list_is_logged(flag, caplog):
+async def test_agt_6_entries_left_out_of_a_list_are_logged(flag, caplog):
     async with configured(a=program(flag)) as toolbox:
         assert "echo" in await names(toolbox)
     assert "are left out: too many, or of the same name" in caplog.text
@@ -479,13 +479,13 @@ async def test_agt_6_every_page_of_a_tool_list_is_read():
         assert await names(toolbox) == sorted(f"tool_{number}" for number in range(120))
 
 
-async def test_agt_6_a_list_that_cannot_be_read_is_logged_and_takes_no_other_s_tools_away(caplog):
+async def test_agt_6_an_unreadable_list_is_logged_and_does_not_hide_the_tools_of_others(caplog):
     async with configured(a=program("no tools"), b=program()) as toolbox:
         assert "echo" in await names(toolbox)
     assert "the tools of 'a' could not be read" in caplog.text
 
 
-async def test_agt_6_what_is_no_tool_in_a_list_is_left_out_and_logged_and_takes_no_other_away(caplog):
+async def test_agt_6_invalid_entries_of_a_list_are_left_out_and_logged(caplog):
     async with configured(a=program("no schema")) as toolbox:
         assert await names(toolbox) == sorted([*odd.TOOLS, "bad"])
         assert (await call(toolbox, "echo", text="a")).outcome == "a"
@@ -493,7 +493,7 @@ async def test_agt_6_what_is_no_tool_in_a_list_is_left_out_and_logged_and_takes_
 
 
 @pytest.mark.parametrize("levels", [60, 120, 150, 400])
-async def test_agt_6_a_tool_whose_schema_is_nested_too_deeply_takes_no_other_of_its_server_away(levels):
+async def test_agt_6_a_tool_with_an_overly_nested_schema_does_not_hide_other_tools(levels):
     async with configured(a=program(f"levels {levels}")) as toolbox:
         assert await names(toolbox) == sorted([*odd.TOOLS, "deep"])
         assert (await call(toolbox, "echo", text="a")).outcome == "a"
@@ -510,14 +510,14 @@ async def test_agt_6_a_tool_whose_schema_is_nested_too_deeply_takes_no_other_of_
         (5, "[of no type, left out]"),
     ],
 )
-async def test_agt_7_of_an_answer_what_can_be_read_is_kept_and_what_cannot_is_named(block, expected):
+async def test_agt_7_the_readable_parts_of_an_answer_are_kept_and_the_others_named(block, expected):
     text = {"type": "text", "text": "words"}
     async with configured(a=program()) as toolbox:
         result = await call(toolbox, "blocks", blocks=[text, block, text])
     assert (result.status, result.content) == ("ok", f"words\n{expected}\nwords")
 
 
-async def test_agt_7_of_an_answer_in_very_many_blocks_the_first_are_kept(monkeypatch):
+async def test_agt_7_only_the_first_blocks_of_a_very_long_answer_are_kept(monkeypatch):
     async with configured(a=program()) as toolbox:
         await pid_of(toolbox)
         monkeypatch.setattr(foreign_messages, "MAX_SANITIZED", 2)
@@ -525,7 +525,7 @@ async def test_agt_7_of_an_answer_in_very_many_blocks_the_first_are_kept(monkeyp
     assert result.content == "words\nwords\n[1,000 more, left out]"
 
 
-def test_agt_7_a_pattern_that_takes_for_ever_is_not_tried():
+def test_agt_7_a_pattern_that_takes_forever_is_not_evaluated():
     schema = json.dumps({"type": "object", "properties": {"text": {"type": "string", "pattern": "^(a+)+$"}}})
     assert argument_errors(schema, {"text": "a" * 60 + "b"}) == []
     assert argument_errors(schema, {"text": 1}) != []
@@ -535,7 +535,7 @@ def test_agt_7_a_pattern_that_takes_for_ever_is_not_tried():
 
 
 @pytest.mark.parametrize("flags", [(), ("stubborn",)])
-async def test_agt_7_when_the_toolbox_is_closed_nothing_of_its_servers_is_left(flags, monkeypatch):
+async def test_agt_7_closing_the_toolbox_ends_all_server_processes(flags, monkeypatch):
     async with configured(a=program(*flags)) as toolbox:
         pids = [await pid_of(toolbox), await pid_of(toolbox, "child")]
         assert all(map(is_running, pids))
@@ -561,7 +561,7 @@ asyncio.run(main())
 """
 
 
-async def test_agt_7_when_the_worker_is_killed_nothing_of_its_servers_is_left():
+async def test_agt_7_killing_the_worker_ends_all_server_processes():
     configured(a=program("stubborn"))
     worker = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", WORKER),
@@ -575,7 +575,7 @@ async def test_agt_7_when_the_worker_is_killed_nothing_of_its_servers_is_left():
     await worker.wait()
 
 
-async def test_agt_7_a_process_guard_that_is_killed_leaves_no_server_once_its_client_ends():
+async def test_agt_7_killing_a_process_guard_ends_its_server_with_its_client():
     async with configured(a=program("stubborn")) as toolbox:
         pids = [await pid_of(toolbox), await pid_of(toolbox, "child")]
         guard_pid = os.getpgid(pids[0])

@@ -51,7 +51,7 @@ def problem_of(entry: object, **variables: str) -> str:
     return config.problems["a"]
 
 
-def test_agt_6_the_usual_form_is_read_as_other_clients_read_it():
+def test_agt_6_the_usual_form_is_read_as_by_other_clients():
     servers = read(
         {
             "time": {"command": "uvx", "args": ["mcp-server-time"], "env": {"TZ": "UTC"}, "cwd": "/srv"},
@@ -65,7 +65,7 @@ def test_agt_6_the_usual_form_is_read_as_other_clients_read_it():
     assert not servers["time"].trusted
 
 
-def test_agt_6_our_own_keys_say_whom_to_trust_what_to_leave_out_and_how_long_to_wait():
+def test_agt_6_our_own_keys_set_trust_exclusions_and_timeouts():
     servers = read(
         {
             "a": {"command": "a", "trusted": True, "timeout": 30},
@@ -75,7 +75,7 @@ def test_agt_6_our_own_keys_say_whom_to_trust_what_to_leave_out_and_how_long_to_
     assert servers == {"a": ForeignServer(command="a", trusted=True, timeout=30)}
 
 
-def test_agt_6_variables_are_put_in_every_text_but_not_in_names():
+def test_agt_6_variables_are_substituted_in_every_text_but_not_in_names():
     (server,) = read(
         {
             "a": {
@@ -94,7 +94,7 @@ def test_agt_6_variables_are_put_in_every_text_but_not_in_names():
     assert server.env == {"TOKEN": "${BIN}", "${KEY}": ""}
 
 
-def test_agt_6_the_documented_example_is_read_and_every_key_is_documented():
+def test_agt_6_the_documented_example_is_valid_and_every_key_is_documented():
     page = (Path(__file__).parents[3] / "docs" / "settings.md").read_text()
     (example,) = re.findall(r"^```json\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     servers = foreign_servers(example, file="mcp.json", variables={"HOME": "/home/me"}).servers
@@ -117,7 +117,7 @@ def test_agt_6_the_documented_example_is_read_and_every_key_is_documented():
         ('{"mcpServers": []}', 'is not of the form {"mcpServers": {"name": {...}}}'),
     ],
 )
-def test_agt_6_a_file_that_cannot_be_read_is_one_problem_with_its_place(text, problem):
+def test_agt_6_an_unreadable_file_is_one_error_with_its_location(text, problem):
     assert foreign_servers(text, file="mcp.json", variables={}) == McpConfig(problems={"mcp.json": problem})
 
 
@@ -203,7 +203,7 @@ OTHERS_FILES: list[tuple[dict[str, object] | str, dict[str, object] | str]] = [
 
 
 @pytest.mark.parametrize(("entry", "expected"), OTHERS_FILES, ids=lambda value: json.dumps(value)[:60])
-def test_agt_6_entries_of_other_clients_start_or_say_why(folder, entry, expected):
+def test_agt_6_entries_of_other_clients_work_or_are_explained(folder, entry, expected):
     (folder / "keys.env").write_text("A=1\nB=1\n")
     (folder / "my program").mkdir()
     (folder / "my program" / "run it").touch()
@@ -297,12 +297,12 @@ def test_agt_6_a_disabled_server_needs_no_variables():
         ({"command": "x", "env": {f"TOKEN={SECRET}": "${TOKEN"}}, f"env.…: {NO_REFERENCE}"),
     ],
 )
-def test_agt_6_what_is_wrong_with_a_server_is_named_with_its_key_and_without_its_value(entry, expected_error):
+def test_agt_6_an_error_of_a_server_names_its_key_but_not_its_value(entry, expected_error):
     assert problem_of(entry, OTHER=SECRET) == expected_error
     assert SECRET not in expected_error
 
 
-def test_agt_6_credentials_are_in_no_picture_of_a_server_and_in_no_refusal_s_causes():
+def test_agt_6_credentials_are_in_no_repr_and_in_no_chained_exception():
     servers = read(
         {
             "a": {"command": "x", "args": ["${KEY}"], "env": {"KEY": "${KEY}"}},
@@ -314,13 +314,13 @@ def test_agt_6_credentials_are_in_no_picture_of_a_server_and_in_no_refusal_s_cau
     assert SECRET not in problem_of({"url": "http://a", "headers": {"Key": "${KEY}"}}, KEY=f"{SECRET}\n")
 
 
-def test_agt_6_without_a_file_there_are_no_foreign_servers_and_the_usual_one_is_found(folder):
+def test_agt_6_without_a_file_there_are_no_foreign_servers(folder):
     assert load_foreign_servers(Settings()) == McpConfig()
     (folder / DEFAULT_FILE).write_text('\ufeff{"mcpServers": {"a": {"command": "x"}}}')
     assert load_foreign_servers(Settings()).servers == {"a": ForeignServer(command="x")}
 
 
-def test_agt_6_a_file_that_is_named_is_the_one_that_is_read_and_must_be_there(folder, monkeypatch):
+def test_agt_6_a_configured_file_is_read_and_must_exist(folder, monkeypatch):
     (folder / DEFAULT_FILE).write_text("{}")
     monkeypatch.setenv("TURNKEEPER_MCP_CONFIG", "servers.json")
     with pytest.raises(SettingsError, match=r"^mcp_config names 'servers.json', but there is no such file\.$"):
@@ -329,7 +329,7 @@ def test_agt_6_a_file_that_is_named_is_the_one_that_is_read_and_must_be_there(fo
     assert load_foreign_servers(Settings()) == McpConfig()
 
 
-def test_agt_6_a_file_that_is_no_text_is_one_problem_without_its_content(folder):
+def test_agt_6_a_binary_file_is_one_error_without_its_content(folder):
     (folder / DEFAULT_FILE).write_bytes(b"\xff" + SECRET.encode())
     problems = {"mcp.json": "cannot be read: UnicodeDecodeError"}
     assert load_foreign_servers(Settings()) == McpConfig(problems=problems)
@@ -367,7 +367,7 @@ def is_off_limits(result: ToolResult) -> bool:
 @pytest.mark.parametrize(
     "spelled", ["{}", "./x/..//{}", "{}/inside", "{upper}", "{title}", "{0}. ", "\u200d{}", "deep/../{}"]
 )
-async def test_agt_6_no_session_gets_at_what_the_worker_is_configured_by(folder, name, spelled, exists):
+async def test_agt_6_no_session_can_read_the_workers_configuration(folder, name, spelled, exists):
     if exists:
         (folder / name).write_text(COMMENT)
     path = spelled.format(name, upper=name.upper(), title=name.title())
@@ -376,9 +376,7 @@ async def test_agt_6_no_session_gets_at_what_the_worker_is_configured_by(folder,
 
 
 @pytest.mark.parametrize("exists", [True, False])
-async def test_agt_6_no_session_gets_at_it_from_a_folder_of_its_own_or_by_another_name_of_it(
-    folder, monkeypatch, exists
-):
+async def test_agt_6_no_session_can_read_the_configuration_through_its_folder_or_an_alias(folder, monkeypatch, exists):
     (folder / "conf").mkdir()
     monkeypatch.setenv("TURNKEEPER_CONFIG", "conf/my.toml")
     (folder / "turnkeeper.toml").symlink_to("conf/linked.toml")
@@ -394,7 +392,7 @@ async def test_agt_6_no_session_gets_at_it_from_a_folder_of_its_own_or_by_anothe
         assert all(map(is_off_limits, await touched("x", workspace=f"conf/{name}", settings=settings)))
 
 
-async def test_agt_6_what_the_worker_is_configured_by_is_neither_listed_nor_found_with_the_rest(folder):
+async def test_agt_6_the_workers_configuration_is_neither_listed_nor_searched(folder):
     for name in ("mcp.json", "turnkeeper.toml", "notes.txt"):
         (folder / name).write_text(COMMENT)
     async with Toolbox([own_tool_server(Settings(workspace_root=Path()))]) as toolbox:
@@ -409,7 +407,7 @@ async def test_agt_6_what_the_worker_is_configured_by_is_neither_listed_nor_foun
             assert "turnkeeper.toml" not in result.content
 
 
-async def test_agt_6_a_file_of_the_same_name_in_a_folder_below_is_a_file_like_any_other(folder):
+async def test_agt_6_a_file_of_the_same_name_in_a_subfolder_is_an_ordinary_file(folder):
     (folder / "app").mkdir()
     results = await touched("app/mcp.json")
     assert not any(map(is_off_limits, results))

@@ -16,7 +16,7 @@ from mcp_types import (
     TextContent,
 )
 
-from tests.activities.toolbox.test_toolbox import answering, invocation
+from tests.activities.toolbox.test_toolbox import invocation, result_of_answer
 from tests.vendors.media import PDF, PNG, base64_of
 from turnkeeper.activities.toolbox import built_in
 from turnkeeper.activities.toolbox.built_in import built_in_tools
@@ -66,8 +66,8 @@ def resource(uri: str, content: bytes, media_type: str | None) -> EmbeddedResour
         ),
     ],
 )
-async def test_agt_4_what_a_tool_returns_besides_text_is_attached(block: ContentBlock, attachment: Any) -> None:
-    result = await answering(CallToolResult(content=[TextContent(text="done"), block]))
+async def test_agt_4_non_text_content_of_a_tool_result_is_attached(block: ContentBlock, attachment: Any) -> None:
+    result = await result_of_answer(CallToolResult(content=[TextContent(text="done"), block]))
     (attached,) = result.attachments
     assert (result.outcome, result.content) == ("done", "")
     assert attached.model_dump(exclude={"type"}) == attachment
@@ -87,21 +87,21 @@ async def test_agt_4_what_a_tool_returns_besides_text_is_attached(block: Content
         (resource("x://y", b"text", "application/pdf"), "[resource, application/pdf, 4 bytes: is not a PDF]"),
     ],
 )
-async def test_agt_4_what_no_vendor_could_read_is_named_in_text(block: ContentBlock, text: str | None) -> None:
-    result = await answering(CallToolResult(content=[block]))
+async def test_agt_4_content_that_no_vendor_can_read_is_named_in_text(block: ContentBlock, text: str | None) -> None:
+    result = await result_of_answer(CallToolResult(content=[block]))
     assert result.outcome == (text or "Called tool")
     assert len(result.attachments) == (text is None)
 
 
-async def test_agt_4_more_than_a_message_may_have_is_named_in_text(monkeypatch):
+async def test_agt_4_attachments_beyond_the_limit_of_a_message_are_named_in_text(monkeypatch):
     images: list[ContentBlock] = [ImageContent(data=IMAGE, mime_type="image/png")] * (MAX_ATTACHMENTS + 1)
-    result = await answering(CallToolResult(content=images))
+    result = await result_of_answer(CallToolResult(content=images))
     assert len(result.attachments) == MAX_ATTACHMENTS
     assert result.outcome.endswith("bytes: left out, a result has at most 20]")
 
     half = base64_of(PNG + bytes(MAX_CONTENT_BYTES // 2))
     large: list[ContentBlock] = [ImageContent(data=half, mime_type="image/png")] * 2
-    result = await answering(CallToolResult(content=large))
+    result = await result_of_answer(CallToolResult(content=large))
     assert len(result.attachments) == 1
     assert result.outcome.endswith("bytes: left out, the result is too large]")
 

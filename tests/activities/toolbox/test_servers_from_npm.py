@@ -93,7 +93,7 @@ def lost(results: dict[str, ToolResult], calls: dict[str, tuple[dict[str, object
 
 
 @pytest.mark.timeout(3 * BOUND)
-async def test_agt_7_each_tool_of_the_server_of_everything_is_called(folder, request):
+async def test_agt_7_every_tool_of_the_everything_server_is_called(folder, request):
     command, *args = everything_server(request.config.cache)
     async with toolbox_of(folder, everything={"command": command, "args": [*args, "stdio"]}) as toolbox:
         results = await results_of(toolbox, EVERYTHING)
@@ -108,7 +108,7 @@ async def test_agt_7_each_tool_of_the_server_of_everything_is_called(folder, req
 
 
 @pytest.mark.timeout(3 * BOUND)
-async def test_agt_7_each_tool_of_the_server_of_files_is_called(folder, request):
+async def test_agt_7_every_tool_of_the_filesystem_server_is_called(folder, request):
     command, *args = file_server(request.config.cache)
     files = {"command": command, "args": [*args, "."], "cwd": str(folder)}
     async with toolbox_of(folder, files=files) as toolbox:
@@ -128,8 +128,8 @@ TIME: dict[str, tuple[dict[str, object], str]] = {
 
 
 @pytest.mark.timeout(3 * BOUND)
-async def test_agt_7_a_session_reads_all_that_the_servers_of_others_answer(temporal: Client, folder, request):
-    """Of three servers by two SDKs, each tool is called in one turn; the next request has every answer."""
+async def test_agt_7_a_session_reads_every_answer_of_the_npm_servers(temporal: Client, folder, request):
+    """Each tool of three servers by two SDKs is called in one turn; the next request has every answer."""
     calls = {**EVERYTHING, **FILES, **TIME}
     everything, files = everything_server(request.config.cache), file_server(request.config.cache)
     servers = {

@@ -52,7 +52,7 @@ def server_of(*tools: Callable[..., Any]) -> MCPServer:
     return server
 
 
-def offering(*names: str) -> Server[Any]:
+def server_with(*names: str) -> Server[Any]:
     """Return a foreign server of tools with these names, whatever they are; a call is answered with the name."""
 
     async def listed(_ctx: object, _params: object) -> ListToolsResult:
@@ -69,11 +69,11 @@ def invocation(name: str, args: dict[str, Any] | None = None, **more: Any) -> To
 
 
 async def echo(text: str, times: int = 1) -> str:
-    """Say it again."""
+    """Repeat the text."""
     return text * times
 
 
-async def answering(result: CallToolResult, **more: Any) -> ToolResult:
+async def result_of_answer(result: CallToolResult, **more: Any) -> ToolResult:
     """Return the tool result that a foreign server's answer becomes."""
 
     async def tool() -> CallToolResult:
@@ -92,10 +92,10 @@ async def raising(error: BaseException, annotations: ToolAnnotations | None = No
     server = MCPServer("foreign", log_level="CRITICAL")
     server.add_tool(tool, annotations=annotations)
     async with Toolbox([ToolServer("foreign", server, trusted=True)]) as toolbox:
-        return await came_of(toolbox, invocation("tool"))
+        return await result_of_call(toolbox, invocation("tool"))
 
 
-async def came_of(toolbox: Toolbox, called: ToolInvocation) -> ToolResult:
+async def result_of_call(toolbox: Toolbox, called: ToolInvocation) -> ToolResult:
     """Return the result of a call that isn't repeated."""
     try:
         return await toolbox.call(called)
@@ -118,18 +118,21 @@ async def names_of(*servers: ToolServer, reserved: tuple[str, ...] = ()) -> list
 
 async def test_agt_6_the_built_in_tools_come_first_and_the_order_is_stable(tmp_path):
     built_in = ToolServer("own", built_in_tools(tmp_path, now=lambda: datetime.now(UTC)))
-    foreign = ToolServer("foreign", offering("zebra", "ant"))
+    foreign = ToolServer("foreign", server_with("zebra", "ant"))
     expected = ["file_read", "file_list", "file_search", "file_write", "now", "ant", "zebra"]
     assert await names_of(built_in, foreign) == expected
 
 
-async def test_agt_6_names_carry_their_server_s_only_where_several_offer_the_same(tmp_path):
+async def test_agt_6_names_include_the_servers_name_only_where_several_offer_the_same(tmp_path):
     built_in = ToolServer("own", built_in_tools(tmp_path, now=lambda: datetime.now(UTC)))
-    a, b = ToolServer("a", offering("search", "pay", "now")), ToolServer("b", offering("search", "ship"))
+    a, b = (
+        ToolServer("a", server_with("search", "pay", "now")),
+        ToolServer("b", server_with("search", "ship")),
+    )
     assert (await names_of(built_in, a, b))[4:] == ["now", "a__now", "pay", "a__search", "b__search", "ship"]
 
 
-async def test_agt_6_each_of_several_tools_of_one_name_is_the_one_called():
+async def test_agt_6_each_of_several_tools_of_one_name_can_be_called():
     servers = [ToolServer(name, server_of(tool_saying(name))) for name in ("a", "b")]
     async with Toolbox(servers) as toolbox:
         for name in ("a", "b"):
@@ -144,18 +147,18 @@ def tool_saying(name: str) -> Callable[[], Awaitable[str]]:
     return say
 
 
-async def test_agt_6_a_session_s_name_with_the_server_s_works_also_when_it_is_no_longer_needed():
+async def test_agt_6_a_name_with_the_servers_prefix_works_even_if_it_is_no_longer_needed():
     async with Toolbox([ToolServer("a", server_of(tool_saying("a")))]) as toolbox:
         assert (await toolbox.call(invocation("a__say"))).outcome == "said by a"
         assert [tool.name for tool in (await toolbox.list_tools()).tools] == ["say"]
 
 
-async def test_agt_6_a_reserved_name_is_given_to_no_tool():
-    assert await names_of(ToolServer("a", offering("run_task")), reserved=("run_task",)) == ["a__run_task"]
+async def test_agt_6_reserved_names_are_not_used_for_tools():
+    assert await names_of(ToolServer("a", server_with("run_task")), reserved=("run_task",)) == ["a__run_task"]
 
 
-async def test_agt_6_names_that_only_differ_in_forbidden_characters_stay_apart_and_reach_their_tools():
-    async with Toolbox([ToolServer("a", offering("x.y", "x y", "x_y", "a__x_y"))]) as toolbox:
+async def test_agt_6_names_that_differ_only_in_forbidden_characters_are_distinguished():
+    async with Toolbox([ToolServer("a", server_with("x.y", "x y", "x_y", "a__x_y"))]) as toolbox:
         tools = (await toolbox.list_tools()).tools
         outcomes = {(await toolbox.call(invocation(tool.name))).outcome for tool in tools}
     assert outcomes == {"x.y", "x y", "x_y", "a__x_y"}
@@ -167,16 +170,18 @@ SERVER_NAMES = st.lists(st.sampled_from(["a", "b", "a__b", "s" * 60]), min_size=
 
 @given(st.data(), SERVER_NAMES)
 async def test_agt_6_names_are_unique_and_every_vendor_accepts_them(data, server_names):
-    servers = [ToolServer(name, offering(*data.draw(st.lists(NAME, max_size=6, unique=True)))) for name in server_names]
+    servers = [
+        ToolServer(name, server_with(*data.draw(st.lists(NAME, max_size=6, unique=True)))) for name in server_names
+    ]
     names = await names_of(*servers)
     assert len(set(names)) == len(names)
     assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) for name in names)
     assert await names_of(*servers) == names
 
 
-def test_agt_6_servers_need_names_of_their_own():
+def test_agt_6_server_names_must_be_unique():
     with pytest.raises(ValueError, match="names of their own"):
-        Toolbox([ToolServer("a", offering()), ToolServer("a", offering())])
+        Toolbox([ToolServer("a", server_with()), ToolServer("a", server_with())])
 
 
 @pytest.mark.parametrize(
@@ -191,7 +196,7 @@ def test_agt_6_servers_need_names_of_their_own():
         (ToolAnnotations(read_only_hint=True, idempotent_hint=True), "read"),
     ],
 )
-async def test_agt_7_what_is_not_annotated_by_a_trusted_server_runs_at_most_once(annotations, effect):
+async def test_agt_7_tools_not_annotated_by_a_trusted_server_run_at_most_once(annotations, effect):
     server = MCPServer("foreign", log_level="CRITICAL")
     server.add_tool(echo, annotations=annotations)
     for is_trusted, expected in ((True, effect), (False, "at_most_once")):
@@ -200,7 +205,7 @@ async def test_agt_7_what_is_not_annotated_by_a_trusted_server_runs_at_most_once
         assert (tool.effect, tool.built_in) == (expected, False)
 
 
-async def test_agt_6_descriptions_and_schemas_enter_the_history_bounded_and_encodable():
+async def test_agt_6_descriptions_and_schemas_enter_history_bounded_and_encodable():
     async def listed(_ctx: object, _params: object) -> ListToolsResult:
         schema = {"type": "object", "properties": {"a\0": {"description": "b\0"}}}
         return ListToolsResult(tools=[Tool(name="t", description="\0" + "x" * 9_000, input_schema=schema)])
@@ -224,9 +229,7 @@ async def test_agt_6_descriptions_and_schemas_enter_the_history_bounded_and_enco
         ({"times": None}, ["'text' is a required property", "times: None is not of type 'integer'"]),
     ],
 )
-async def test_agt_7_arguments_that_do_not_fit_are_a_result_that_names_the_field_and_what_is_allowed(
-    args, argument_errors
-):
+async def test_agt_7_invalid_arguments_give_a_result_that_names_the_field_and_its_rule(args, argument_errors):
     async with Toolbox([ToolServer("foreign", server_of(echo))]) as toolbox:
         result = await toolbox.call(invocation("echo", args))
     assert (result.status, result.outcome) == ("error", "echo was not called: its arguments don't fit")
@@ -234,14 +237,14 @@ async def test_agt_7_arguments_that_do_not_fit_are_a_result_that_names_the_field
         assert complaint in result.content
 
 
-async def test_agt_7_an_argument_a_built_in_tool_does_not_know_is_named_with_those_it_does(tmp_path):
+async def test_agt_7_an_unknown_argument_of_a_built_in_tool_gives_the_known_ones(tmp_path):
     server = built_in_tools(tmp_path, now=lambda: datetime.now(UTC))
     async with Toolbox([ToolServer("own", server)]) as toolbox:
         result = await toolbox.call(invocation("file_write", {"path": "a", "content": "", "mode": "x" * 100_000}))
     assert "('mode' was unexpected) (allowed: path, content)" in result.content
 
 
-async def test_agt_7_a_huge_wrong_argument_does_not_make_a_huge_result():
+async def test_agt_7_a_huge_invalid_argument_does_not_make_a_huge_result():
     async with Toolbox([ToolServer("foreign", server_of(echo))]) as toolbox:
         result = await toolbox.call(invocation("echo", {"text": ["x" * 1_000_000]}))
     assert len(result.content) < 400
@@ -257,7 +260,7 @@ async def test_agt_7_a_huge_wrong_argument_does_not_make_a_huge_result():
         {"type": "object", "patternProperties": {"(": {}}},
     ],
 )
-async def test_agt_7_a_schema_that_cannot_be_used_is_left_to_its_server_and_nothing_is_fetched(schema, monkeypatch):
+async def test_agt_7_an_unusable_schema_is_left_to_its_server_and_nothing_is_fetched(schema, monkeypatch):
     async def listed(_ctx: object, _params: object) -> ListToolsResult:
         return ListToolsResult(tools=[Tool(name="t", input_schema=schema)])
 
@@ -285,11 +288,11 @@ def doubling(levels: int) -> dict[str, Any]:
     return {"type": "object", "properties": {"a": {"$ref": "#/$defs/d0"}}, "$defs": twice | end}
 
 
-def nothing_of(length: int) -> dict[str, Any]:
+def object_with(length: int) -> dict[str, Any]:
     return {str(number): 0 for number in range(length)}
 
 
-async def test_agt_7_a_small_schema_that_would_take_for_ever_is_left_to_its_server(monkeypatch):
+async def test_agt_7_a_small_but_expensive_schema_is_left_to_its_server(monkeypatch):
     followed = counting_lookups(monkeypatch)
     async with Toolbox([ToolServer("foreign", serving(doubling(17)))]) as toolbox:
         result = await toolbox.call(invocation("t", {"a": "x"}))
@@ -304,10 +307,10 @@ async def test_agt_7_a_small_schema_that_would_take_for_ever_is_left_to_its_serv
         ({"properties": {"a": {"items": {"items": {"type": "integer"}}}}}, [[1] * 300] * 300),
         ({"properties": {"a": {"anyOf": [{"anyOf": [{"type": "integer"}] * 30}] * 30}}}, "x" * 100_000),
         ({"properties": {"a": {"items": {"enum": list(map(str, range(3_000)))}}}}, ["2999"] * 3_000),
-        ({"properties": {"a": {"items": {"$ref": "#/$defs/b"}}}, "$defs": {"b": nothing_of(3_000)}}, [1] * 3_000),
+        ({"properties": {"a": {"items": {"$ref": "#/$defs/b"}}}, "$defs": {"b": object_with(3_000)}}, [1] * 3_000),
     ],
 )
-def test_agt_7_however_much_work_a_schema_makes_it_ends_after_so_many_steps(schema, value, monkeypatch):
+def test_agt_7_checking_any_schema_ends_after_a_limited_number_of_steps(schema, value, monkeypatch):
     spent: list[int] = []
 
     def counted(steps: int, *, spend: Callable[[int], None] = schemas._spend) -> None:
@@ -321,7 +324,7 @@ def test_agt_7_however_much_work_a_schema_makes_it_ends_after_so_many_steps(sche
     assert len(followed) <= len(spent) <= schemas.MAX_STEPS < sum(spent)
 
 
-async def test_agt_7_a_schema_that_was_given_up_takes_no_steps_from_the_next_one():
+async def test_agt_7_an_abandoned_schema_uses_no_steps_of_the_next_one():
     checked_elsewhere = '{"properties": {"a": {"type": "integer", "title": "checked in another thread"}}}'
     assert await asyncio.to_thread(schemas.schema_problem, checked_elsewhere) is None
     assert schemas.argument_errors(json.dumps(doubling(18)), {"a": "x"}) == []
@@ -340,7 +343,7 @@ async def test_agt_7_a_schema_that_was_given_up_takes_no_steps_from_the_next_one
         ({"unevaluatedItems": False}, [1]),
     ],
 )
-def test_agt_7_what_would_be_done_uncounted_is_left_to_the_server(schema, value, monkeypatch):
+def test_agt_7_schema_keywords_that_cannot_be_counted_are_left_to_the_server(schema, value, monkeypatch):
     looked_for = ("find_evaluated_property_keys_by_schema", "find_evaluated_item_indexes_by_schema")
     for uncounted in ("equal", "uniq", *looked_for):
         monkeypatch.setattr(f"jsonschema._keywords.{uncounted}", lambda *_: pytest.fail("done"))
@@ -394,7 +397,7 @@ async def spec_of(schema: dict[str, Any]) -> ToolSpec:
     ],
 )
 @pytest.mark.parametrize("dialect", [{}, {"$schema": "http://json-schema.org/draft-07/schema#"}])
-async def test_agt_6_a_schema_that_vendors_take_is_theirs_unchanged(properties, dialect):
+async def test_agt_6_a_schema_that_vendors_accept_is_sent_unchanged(properties, dialect):
     definitions = {"a": {"type": "string"}, "a/b": [{"type": "integer"}]} if "$ref" in json.dumps(properties) else {}
     schema = {**dialect, "type": "object", "properties": properties, "$defs": definitions}
     if definitions:
@@ -422,7 +425,7 @@ async def test_agt_6_a_schema_that_vendors_take_is_theirs_unchanged(properties, 
         {"type": "object", "properties": {"a": {"anyOf": [{"type": "integer"}] * 4_000}}},
     ],
 )
-async def test_agt_6_a_schema_that_a_vendor_would_refuse_is_told_as_text_and_the_tool_can_be_called(schema, caplog):
+async def test_agt_6_a_tool_with_a_schema_that_a_vendor_would_reject_can_be_called(schema, caplog):
     spec = await spec_of(schema)
     assert spec.input_schema == {"type": "object"}
     assert spec.description.startswith("Does it.\n\nIts arguments, in its server's words: {")
@@ -436,19 +439,19 @@ async def test_agt_6_a_schema_that_a_vendor_would_refuse_is_told_as_text_and_the
 # Calls
 
 
-def test_agt_6_the_toolbox_is_what_the_activities_ask_for():
+def test_agt_6_the_toolbox_serves_the_activities():
     source: ToolSource = Toolbox([])
     assert source
 
 
-async def test_agt_7_an_unknown_tool_is_a_result_that_says_which_there_are():
+async def test_agt_7_an_unknown_tool_gives_a_result_that_lists_the_tools():
     async with Toolbox([ToolServer("foreign", server_of(echo))]) as toolbox:
         result = await toolbox.call(invocation("ecko\nx"))
     expected = ToolResult(outcome="There is no tool 'ecko\\nx'", content="There are: echo", status="error")
     assert untimed(result) == expected
 
 
-async def test_agt_7_the_call_id_is_passed_on_as_idempotency_key_unique_beyond_the_session():
+async def test_agt_7_the_call_id_is_passed_on_as_a_globally_unique_idempotency_key():
     async def key(ctx: Context) -> str:
         meta = dict(ctx.request_context.meta or {})
         return json.dumps({name: value for name, value in meta.items() if name.startswith("turnkeeper")})
@@ -460,17 +463,17 @@ async def test_agt_7_the_call_id_is_passed_on_as_idempotency_key_unique_beyond_t
     assert json.loads(first.outcome) == json.loads(again.outcome) == {IDEMPOTENCY_KEY: "s-1/1.2.0"}
 
 
-async def test_agt_7_a_tool_that_refuses_is_a_result_with_its_words():
+async def test_agt_7_a_tool_that_reports_an_error_gives_a_result_with_its_message():
     result = await raising(ToolError("no money left"))
     assert (result.status, result.outcome) == ("error", "Error executing tool tool: no money left")
 
 
-async def test_agt_7_a_tool_that_crashes_is_a_result_without_the_worker_s_secrets():
+async def test_agt_7_a_tool_that_crashes_gives_a_result_without_the_workers_secrets():
     result = await raising(RuntimeError("password=hunter2"))
     assert (result.status, result.outcome, result.content) == ("error", "Error executing tool tool", "")
 
 
-async def test_agt_7_an_error_of_the_protocol_is_a_result():
+async def test_agt_7_a_protocol_error_gives_a_result():
     result = await raising(MCPError(INVALID_PARAMS, "not like this"))
     assert untimed(result) == ToolResult(outcome="tool failed", content="not like this", status="error")
 
@@ -478,13 +481,13 @@ async def test_agt_7_an_error_of_the_protocol_is_a_result():
 @pytest.mark.parametrize(
     ("annotations", "status"), [(None, "outcome_unknown"), (READ_ONLY, "error"), (IDEMPOTENT, "error")]
 )
-async def test_agt_7_after_a_lost_connection_the_outcome_of_an_at_most_once_tool_is_unknown(annotations, status):
+async def test_agt_7_a_lost_connection_makes_an_at_most_once_call_an_unknown_outcome(annotations, status):
     result = await raising(MCPError(CONNECTION_CLOSED, "ServerConnection closed"), annotations)
     assert result.status == status
 
 
 @pytest.mark.parametrize(("is_trusted", "status"), [(False, "outcome_unknown"), (True, "error")])
-async def test_agt_7_after_an_answer_nobody_can_read_the_outcome_of_an_at_most_once_tool_is_unknown(is_trusted, status):
+async def test_agt_7_an_unreadable_answer_makes_an_at_most_once_call_an_unknown_outcome(is_trusted, status):
     schema = {"type": "object"}
 
     async def listed(_ctx: object, _params: object) -> ListToolsResult:
@@ -497,10 +500,10 @@ async def test_agt_7_after_an_answer_nobody_can_read_the_outcome_of_an_at_most_o
 
     server = Server("foreign", on_list_tools=listed, on_call_tool=called)
     async with Toolbox([ToolServer("foreign", server, trusted=is_trusted)]) as toolbox:
-        assert (await came_of(toolbox, invocation("t"))).status == status
+        assert (await result_of_call(toolbox, invocation("t"))).status == status
 
 
-async def test_agt_7_a_server_that_cannot_be_reached_does_not_take_the_others_away(caplog):
+async def test_agt_7_an_unreachable_server_does_not_hide_the_tools_of_others(caplog):
     @asynccontextmanager
     async def broken(_server: object) -> AsyncIterator[None]:
         raise RuntimeError("no such database")
@@ -513,7 +516,7 @@ async def test_agt_7_a_server_that_cannot_be_reached_does_not_take_the_others_aw
         assert "the tools of 'broken' could not be read" in caplog.text
 
 
-async def test_agt_7_a_server_that_is_gone_keeps_its_tools_and_its_calls_are_results():
+async def test_agt_7_a_dead_server_keeps_its_tools_and_calls_give_results():
     available = [True]
 
     @asynccontextmanager
@@ -538,7 +541,7 @@ async def test_agt_7_a_server_that_is_gone_keeps_its_tools_and_its_calls_are_res
     await toolbox.aclose()
 
 
-async def test_agt_7_a_cancellation_passes_through_and_others_go_on():
+async def test_agt_7_a_cancellation_passes_through_and_other_calls_continue():
     started, ended = asyncio.Event(), []
 
     async def wait(forever: bool) -> str:
@@ -560,7 +563,7 @@ async def test_agt_7_a_cancellation_passes_through_and_others_go_on():
         assert (await toolbox.call(invocation("wait", {"forever": False}))).outcome == "done"
 
 
-async def test_agt_7_who_is_cancelled_while_a_server_is_connected_does_not_cancel_who_waits_for_it_too():
+async def test_agt_7_a_cancelled_call_does_not_cancel_others_waiting_for_the_connection():
     entered, go_on = asyncio.Event(), asyncio.Event()
 
     @asynccontextmanager
@@ -581,7 +584,7 @@ async def test_agt_7_who_is_cancelled_while_a_server_is_connected_does_not_cance
         assert (await asyncio.wait_for(second, BOUND)).outcome == "a"
 
 
-async def test_agt_6_many_calls_at_once_each_get_their_own_answer(tmp_path):
+async def test_agt_6_each_of_many_concurrent_calls_gets_its_own_answer(tmp_path):
     server = built_in_tools(tmp_path, now=lambda: datetime.now(UTC))
     for number in range(50):
         (tmp_path / str(number)).mkdir()
@@ -622,35 +625,35 @@ async def test_agt_6_many_calls_at_once_each_get_their_own_answer(tmp_path):
         ),
     ],
 )
-async def test_agt_7_whatever_a_server_answers_becomes_an_outcome_and_its_content(result, outcome, content):
-    assert untimed(await answering(result)) == ToolResult(outcome=outcome, content=content)
+async def test_agt_7_any_server_answer_becomes_an_outcome_and_its_content(result, outcome, content):
+    assert untimed(await result_of_answer(result)) == ToolResult(outcome=outcome, content=content)
 
 
 @pytest.mark.parametrize(
     ("text", "outcome", "content"), [("broke", "broke", ""), ("a\nb", "tool failed", "a\nb"), ("", "tool failed", "")]
 )
-async def test_agt_7_an_error_of_the_tool_is_marked_as_one(text, outcome, content):
-    result = await answering(CallToolResult(content=[TextContent(text=text)], is_error=True))
+async def test_agt_7_an_error_reported_by_a_tool_is_marked_as_one(text, outcome, content):
+    result = await result_of_answer(CallToolResult(content=[TextContent(text=text)], is_error=True))
     assert untimed(result) == ToolResult(outcome=outcome, content=content, status="error")
 
 
-async def test_ctx_14_what_a_foreign_tool_does_not_cut_is_cut_by_the_last_guard():
+async def test_ctx_14_a_foreign_tools_long_result_is_cut_by_a_final_limit():
     text = "head\n" + "é" * 100_000 + "\ntail"
     answer = CallToolResult(content=[TextContent(text=text)])
-    result = await answering(answer, max_chars=30_000, max_bytes=20_000)
+    result = await result_of_answer(answer, max_chars=30_000, max_bytes=20_000)
     assert result.content.startswith("head\n")
     assert result.content.endswith("\ntail")
     assert "of 100,010 characters left out" in result.content
     assert len(result.content.encode()) <= 20_000
 
 
-async def test_ses_16_nothing_undecodable_enters_a_payload():
-    one_line = await answering(CallToolResult(content=[TextContent(text="a\0b")]))
-    several = await answering(CallToolResult(content=[TextContent(text="a\n\0b")]))
+async def test_ses_16_payloads_never_contain_unencodable_text():
+    one_line = await result_of_answer(CallToolResult(content=[TextContent(text="a\0b")]))
+    several = await result_of_answer(CallToolResult(content=[TextContent(text="a\n\0b")]))
     assert (one_line.outcome, several.content) == ("a\ufffdb", "a\n\ufffdb")
 
 
-async def test_seed_5_an_outcome_is_one_line_however_long_what_it_says(tmp_path: Path):
+async def test_seed_5_an_outcome_is_one_line_however_long_its_text_is(tmp_path: Path):
     server = built_in_tools(tmp_path, now=lambda: datetime.now(UTC))
     async with Toolbox([ToolServer("own", server)]) as toolbox:
         result = await toolbox.call(invocation("file_write", {"path": "/".join(["d" * 200] * 20), "content": ""}))

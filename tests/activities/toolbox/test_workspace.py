@@ -53,7 +53,7 @@ def refusal(action, *args, **kwargs) -> str:
 # What is read and written
 
 
-def test_agt_6_what_was_written_is_read_and_listed(workspace):
+def test_agt_6_a_written_file_can_be_read_and_listed(workspace):
     workspace.write("b.txt", b"B")
     workspace.write("a/deep/c.txt", b"CC")
     assert workspace.read("a/deep/c.txt") == b"CC"
@@ -64,7 +64,7 @@ def test_agt_6_what_was_written_is_read_and_listed(workspace):
     assert list(workspace.walk("a/deep/c.txt")) == [workspace.entry("./a/deep/c.txt")]
 
 
-def test_agt_6_a_session_s_folder_is_empty_until_its_first_write_makes_it(tmp_path):
+def test_agt_6_a_sessions_folder_is_created_by_its_first_write(tmp_path):
     root = tmp_path / "not" / "yet"
     workspace = Workspace.at(root, "team/session-1")
     assert workspace.entries() == list(workspace.walk()) == []
@@ -78,7 +78,7 @@ def test_agt_6_a_session_s_folder_is_empty_until_its_first_write_makes_it(tmp_pa
     assert Workspace.at(root, "team").read("session-1/notes.txt") == b"mine"
 
 
-def test_agt_6_a_session_does_not_reach_its_neighbours(root):
+def test_agt_6_a_session_cannot_reach_other_sessions(root):
     Workspace.at(root, "mine").write("a.txt", b"mine")
     Workspace.at(root, "theirs").write("a.txt", SECRET)
     for path in ("../theirs/a.txt", "b/../../theirs/a.txt", str(root / "theirs" / "a.txt")):
@@ -86,11 +86,11 @@ def test_agt_6_a_session_does_not_reach_its_neighbours(root):
 
 
 @pytest.mark.parametrize("folder", ["..", "../x", "/tmp", "a/../..", ".git", "a/.b", "\0", "\ud800"])
-def test_agt_6_a_session_s_folder_obeys_the_same_rules(root, folder):
+def test_agt_6_a_sessions_folder_obeys_the_same_rules(root, folder):
     refusal(Workspace.at, root, folder)
 
 
-def test_agt_6_a_folder_of_a_session_that_is_a_link_is_refused(root, tmp_path):
+def test_agt_6_a_session_folder_that_is_a_symlink_is_rejected(root, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (root / "session").symlink_to(tmp_path / "elsewhere")
     session = Workspace.at(root, "session")
@@ -99,7 +99,7 @@ def test_agt_6_a_folder_of_a_session_that_is_a_link_is_refused(root, tmp_path):
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
-def test_agt_6_the_root_itself_may_be_reached_by_a_link(root, tmp_path):
+def test_agt_6_the_root_itself_may_be_a_symlink(root, tmp_path):
     (tmp_path / "link").symlink_to(root)
     Workspace.at(tmp_path / "link", "").write("a.txt", b"A")
     assert (root / "a.txt").read_bytes() == b"A"
@@ -131,7 +131,7 @@ def test_agt_6_the_root_itself_may_be_reached_by_a_link(root, tmp_path):
         ("/".join("a" * (MAX_LEVELS + 1)), "64 are allowed"),
     ],
 )
-def test_agt_6_a_path_that_is_no_way_into_the_workspace_is_refused_with_its_reason(workspace, path, why):
+def test_agt_6_a_path_that_does_not_stay_in_the_workspace_is_rejected_with_a_reason(workspace, path, why):
     assert why in refusal(workspace.read, path)
     assert why in refusal(workspace.write, path, b"")
 
@@ -140,7 +140,7 @@ def test_agt_6_a_very_long_path_does_not_make_a_long_message(workspace):
     assert len(refusal(workspace.read, "x" * 1_000_000)) < 300
 
 
-def test_agt_6_a_path_that_leaves_the_workspace_by_symlink_is_refused(workspace, root, tmp_path):
+def test_agt_6_a_path_that_leaves_the_workspace_by_symlink_is_rejected(workspace, root, tmp_path):
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "a.txt").write_bytes(SECRET)
     (root / "folder").symlink_to(tmp_path / "outside")
@@ -155,7 +155,7 @@ def test_agt_6_a_path_that_leaves_the_workspace_by_symlink_is_refused(workspace,
     assert {item.name: item.read_bytes() for item in (tmp_path / "outside").iterdir()} == {"a.txt": SECRET}
 
 
-def test_agt_6_a_link_within_the_workspace_is_not_followed_either(workspace, root):
+def test_agt_6_a_symlink_within_the_workspace_is_not_followed_either(workspace, root):
     workspace.write("a.txt", b"A")
     (root / "link").symlink_to("a.txt")
     assert "symbolic link" in refusal(workspace.read, "link")
@@ -186,14 +186,14 @@ def test_agt_6_hidden_and_undecodable_names_are_not_listed(workspace, root):
     assert list(workspace.walk()) == []
 
 
-def test_agt_6_what_lies_too_deep_is_not_listed(workspace, root):
+def test_agt_6_files_nested_too_deeply_are_not_listed(workspace, root):
     deepest = "/".join("d" * MAX_LEVELS)
     workspace.write(f"{deepest[2:]}/f", b"")
     (root / deepest / "too" / "deep").mkdir(parents=True)
     assert max(entry.path.count("/") + 1 for entry in workspace.walk()) == MAX_LEVELS
 
 
-def test_agt_6_too_large_a_file_is_neither_read_nor_written(workspace, root):
+def test_agt_6_a_file_that_is_too_large_is_neither_read_nor_written(workspace, root):
     workspace.write("large", b"x" * MAX_WRITE_BYTES)
     assert "10 bytes can be read" in refusal(workspace.read, "large", max_bytes=10)
     message = refusal(workspace.write, "new", b"x" * (MAX_WRITE_BYTES + 1))
@@ -204,7 +204,7 @@ def test_agt_6_too_large_a_file_is_neither_read_nor_written(workspace, root):
 # How it is written
 
 
-def test_agt_6_a_replaced_file_keeps_its_permissions_and_leaves_nothing_behind(workspace, root):
+def test_agt_6_a_replaced_file_keeps_its_permissions_and_no_temporary_file_remains(workspace, root):
     workspace.write("run.sh", b"old")
     (root / "run.sh").chmod(0o755)
     workspace.write("run.sh", b"new")
@@ -212,14 +212,14 @@ def test_agt_6_a_replaced_file_keeps_its_permissions_and_leaves_nothing_behind(w
     assert [item.name for item in root.iterdir()] == ["run.sh"]
 
 
-def test_agt_6_another_name_of_the_same_file_is_not_written_through(workspace, root, tmp_path):
+def test_agt_6_a_write_does_not_change_other_hard_links_of_the_file(workspace, root, tmp_path):
     (tmp_path / "outside.txt").write_bytes(SECRET)
     os.link(tmp_path / "outside.txt", root / "hard.txt")
     workspace.write("hard.txt", b"new")
     assert (tmp_path / "outside.txt").read_bytes() == SECRET
 
 
-def test_agt_6_a_write_that_fails_leaves_the_old_content_and_no_other_file(workspace, root, monkeypatch):
+def test_agt_6_a_failed_write_keeps_the_old_content_and_leaves_no_other_file(workspace, root, monkeypatch):
     workspace.write("a.txt", b"old")
 
     def full(_descriptor):
@@ -230,14 +230,14 @@ def test_agt_6_a_write_that_fails_leaves_the_old_content_and_no_other_file(works
     assert {item.name: item.read_bytes() for item in root.iterdir()} == {"a.txt": b"old"}
 
 
-def test_agt_6_a_reader_sees_the_old_or_the_new_content_never_a_part(workspace):
+def test_agt_6_a_reader_sees_the_old_or_the_new_content_but_never_a_mixture(workspace):
     contents = [b"a" * 100_000, b"b" * 100_000]
     workspace.write("a.txt", contents[0])
     with repeating(lambda: [workspace.write("a.txt", content) for content in contents]):
         assert {workspace.read("a.txt") for _ in range(300)} <= set(contents)
 
 
-def test_agt_6_descriptors_are_given_back_whatever_happens(workspace, root, tmp_path):
+def test_agt_6_file_descriptors_are_always_closed(workspace, root, tmp_path):
     workspace.write("a/b/c.txt", b"")
     (root / "a" / "link").symlink_to(tmp_path)
     before = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else pytest.skip("needs /proc")
@@ -334,7 +334,7 @@ def protected(top: Path) -> dict[str, bytes | None]:
 @given(TREE, PATHS)
 @example({"link": "../outside"}, ["link/secret", "link/new", "link/../secret", "a/../link/secret", "link"] * 2)
 @example({"a/link": "/"}, ["a/link/etc/passwd", "/etc/passwd", "../../etc/passwd", "a/../..", "a/link"] * 2)
-def test_agt_6_of_generated_trees_and_paths_none_escapes(tree, paths):
+def test_agt_6_no_generated_tree_or_path_escapes_the_workspace(tree, paths):
     with temporary_tree(tree) as root:
         workspace = Workspace.at(root, "")
         before = protected(root.parent)
@@ -397,9 +397,7 @@ def swapped_once_asked(root, tmp_path, monkeypatch):
     return prepare
 
 
-def test_agt_6_a_link_that_takes_the_place_of_a_file_just_asked_about_is_not_followed(
-    workspace, tmp_path, swapped_once_asked
-):
+def test_agt_6_a_symlink_that_replaces_a_checked_file_is_not_followed(workspace, tmp_path, swapped_once_asked):
     (tmp_path / "outside").write_bytes(SECRET)
     workspace.write("a/file", INSIDE)
     swapped_once_asked("a/file", tmp_path / "outside")
@@ -416,7 +414,7 @@ def test_agt_6_a_link_that_takes_the_place_of_a_file_just_asked_about_is_not_fol
     ],
     ids=["read", "write", "entries", "walk"],
 )
-def test_agt_6_a_link_that_takes_the_place_of_a_folder_just_asked_about_is_not_followed(
+def test_agt_6_a_symlink_that_replaces_a_checked_folder_is_not_followed(
     workspace, tmp_path, swapped_once_asked, action
 ):
     (tmp_path / "outside" / "a").mkdir(parents=True)
@@ -427,7 +425,7 @@ def test_agt_6_a_link_that_takes_the_place_of_a_folder_just_asked_about_is_not_f
     assert (tmp_path / "outside" / "a" / "file").read_bytes() == SECRET
 
 
-def test_agt_6_a_link_that_takes_the_place_of_a_file_to_be_written_is_replaced_not_followed(
+def test_agt_6_a_symlink_that_replaces_a_file_before_its_write_is_not_followed(
     workspace, root, tmp_path, swapped_once_asked
 ):
     (tmp_path / "outside").write_bytes(SECRET)
@@ -438,7 +436,7 @@ def test_agt_6_a_link_that_takes_the_place_of_a_file_to_be_written_is_replaced_n
     assert workspace.read("file") == b"new"
 
 
-def test_agt_6_a_link_that_takes_a_file_s_place_meanwhile_is_not_followed(root, tmp_path):
+def test_agt_6_a_symlink_that_replaces_a_file_during_a_read_is_not_followed(root, tmp_path):
     (tmp_path / "outside").write_bytes(SECRET)
     (tmp_path / "link").symlink_to(tmp_path / "outside")
     workspace = Workspace.at(root, "")
@@ -451,7 +449,7 @@ def test_agt_6_a_link_that_takes_a_file_s_place_meanwhile_is_not_followed(root, 
     assert seen == {INSIDE}
 
 
-def test_agt_6_a_link_that_takes_a_folder_s_place_meanwhile_is_not_followed(root, tmp_path):
+def test_agt_6_a_symlink_that_replaces_a_folder_during_a_read_is_not_followed(root, tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "file").write_bytes(SECRET)

@@ -75,7 +75,7 @@ async def walk(http: AsyncClient, path: str) -> list[dict[str, Any]]:
     pages = []
     link: str | None = path
     while link:
-        # The worker and the archive of a busy machine may take too long.
+        # On a busy machine the worker and the archive may be slow.
         answer = await until_not((503, 504), partial(http.get, link))
         assert answer.status_code == 200, answer.text
         pages.append(answer.json())
@@ -106,7 +106,7 @@ def file_of(env: Environment) -> Path:
 # ---- one transcript
 
 
-async def test_ses_15_walking_back_gives_every_turn_once_while_turns_are_archived(
+async def test_ses_15_paging_back_returns_each_turn_once_while_turns_are_archived(
     http: AsyncClient, env: Environment
 ) -> None:
     session = await archived_chat(env, 6)
@@ -132,7 +132,7 @@ async def test_api_1_pages_are_full_and_end_where_the_transcript_ends(
         assert pages == [list(range(max(1, end - limit + 1), end + 1)) for end in ends]
 
 
-async def test_api_1_any_turn_is_a_place_to_read_from(shared_http: AsyncClient, long_chat: DrivenSession) -> None:
+async def test_api_1_a_page_can_start_before_any_turn(shared_http: AsyncClient, long_chat: DrivenSession) -> None:
     for number in range(1, 16):
         page = (await shared_http.get(f"{full(long_chat)}?before=p{number}&limit=3")).json()
         assert numbers_of(page) == list(range(max(1, number - 3), number))
@@ -140,7 +140,7 @@ async def test_api_1_any_turn_is_a_place_to_read_from(shared_http: AsyncClient, 
         assert page["session"]["turn_count"] == 15
 
 
-async def test_api_1_a_page_is_as_long_as_it_may_be_and_no_longer(
+async def test_api_1_a_page_is_filled_up_to_its_size_limit(
     shared_http: AsyncClient, long_chat: DrivenSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnkeeper.api.history.transcript_reader.PAGE_BYTES", 7_500)
@@ -153,9 +153,7 @@ async def test_api_1_a_page_is_as_long_as_it_may_be_and_no_longer(
             assert size + json_bytes(older[0]["messages"][-1]) > 7_500, numbers_of(newer)
 
 
-async def test_ses_15_a_turn_found_in_both_is_shown_once_also_when_the_session_has_ended(
-    http: AsyncClient, env: Environment
-) -> None:
+async def test_ses_15_a_turn_in_both_session_and_archive_is_returned_once(http: AsyncClient, env: Environment) -> None:
     session = await archived_chat(env, 6)
     state = await session.state()
     archived = [
@@ -171,7 +169,7 @@ async def test_ses_15_a_turn_found_in_both_is_shown_once_also_when_the_session_h
     assert {page["status"] for page in pages} == {"ended"}
 
 
-async def test_api_2_a_turn_that_neither_has_is_404(
+async def test_api_2_an_unknown_turn_is_a_404(
     shared_http: AsyncClient, unchanged: DrivenSession, long_chat: DrivenSession
 ) -> None:
     for path in (full(unchanged), full(long_chat)):
@@ -179,7 +177,7 @@ async def test_api_2_a_turn_that_neither_has_is_404(
         assert (answer.status_code, problem_of(answer)) == (404, "unknown-turn")
 
 
-async def test_api_2_turns_of_an_older_session_of_that_id_are_not_this_ones(
+async def test_api_2_turns_of_an_earlier_session_with_the_same_id_are_not_returned(
     http: AsyncClient, env: Environment
 ) -> None:
     other = await env.start()
@@ -192,7 +190,7 @@ async def test_api_2_turns_of_an_older_session_of_that_id_are_not_this_ones(
     assert (await http.get(full(session))).json()["messages"] == []
 
 
-async def test_api_1_the_turn_of_a_prompt_that_was_archived_meanwhile_is_still_answered(
+async def test_api_1_a_resent_prompt_whose_turn_is_archived_returns_that_turn(
     shared_http: AsyncClient, long_chat: DrivenSession
 ) -> None:
     answer = await shared_http.post(f"/workflow/{long_chat.handle.id}/prompt?wait=5", json={"message": "x", "id": "p1"})
@@ -207,7 +205,7 @@ async def read(invocation: ToolInvocation) -> ToolResult:
     return ToolResult(outcome="Read", content=f"result of {invocation.call_id}: ".ljust(500, "x"))
 
 
-async def test_ses_15_a_long_turn_omits_steps_while_it_runs_and_is_a_page_of_its_own_once_it_has_ended(
+async def test_ses_15_a_long_turn_omits_steps_while_it_runs_and_then_fills_its_own_page(
     http: AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env.tools.run = read
@@ -248,7 +246,7 @@ async def test_ses_15_a_long_turn_omits_steps_while_it_runs_and_is_a_page_of_its
 LARGE = "w" * 20_000
 
 
-async def test_ses_15_an_answer_is_shown_whole_wherever_a_client_sees_it(http: AsyncClient, env: Environment) -> None:
+async def test_ses_15_every_route_returns_a_large_answer_in_full(http: AsyncClient, env: Environment) -> None:
     env.vendor.script = [says(LARGE)]
     session = await env.start()
     path = f"/workflow/{session.handle.id}"
@@ -263,7 +261,7 @@ async def test_ses_15_an_answer_is_shown_whole_wherever_a_client_sees_it(http: A
 
 
 @pytest.mark.usefixtures("product_bounds")
-async def test_ses_15_an_answer_that_can_not_be_read_stays_an_excerpt(
+async def test_ses_15_an_answer_that_cannot_be_read_stays_an_excerpt(
     http: AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env.vendor.script = [says(LARGE)]
@@ -294,7 +292,7 @@ async def test_ses_15_an_answer_that_can_not_be_read_stays_an_excerpt(
     assert turn["agent_message"] == LARGE
 
 
-async def test_ses_15_many_who_are_shown_a_large_answer_read_it_once(
+async def test_ses_15_concurrent_readers_of_a_large_answer_share_one_read(
     http: AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env.vendor.script = [says(LARGE)]
@@ -329,7 +327,7 @@ async def test_api_3_a_poll_and_a_page_without_references_do_not_need_the_store(
 # ---- the archive is down
 
 
-async def test_api_2_without_the_archive_what_the_session_holds_is_shown_and_the_rest_is_503(
+async def test_api_2_without_the_archive_turns_in_the_session_are_returned_and_others_503(
     shared_http: AsyncClient, shared_env: Environment, long_chat: DrivenSession
 ) -> None:
     state = await long_chat.state()
@@ -352,7 +350,7 @@ async def test_api_2_without_the_archive_what_the_session_holds_is_shown_and_the
 
 
 @pytest.mark.usefixtures("product_bounds")
-async def test_api_2_an_archive_that_hangs_holds_up_no_answer(
+async def test_api_2_a_hanging_archive_delays_no_response(
     shared_http: AsyncClient, long_chat: DrivenSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def hang(*_: object, **__: object) -> None:
@@ -366,7 +364,7 @@ async def test_api_2_an_archive_that_hangs_holds_up_no_answer(
         assert time.monotonic() - began < 20
 
 
-async def test_api_2_a_file_that_was_replaced_is_no_end_of_the_transcript(
+async def test_api_2_a_replaced_archive_file_does_not_look_like_the_first_turn(
     shared_http: AsyncClient, shared_env: Environment, long_chat: DrivenSession
 ) -> None:
     file_of(shared_env).rename(file_of(shared_env).with_suffix(".away"))
@@ -382,7 +380,7 @@ async def test_api_2_a_file_that_was_replaced_is_no_end_of_the_transcript(
     assert walked(await walk(shared_http, full(long_chat))) == list(range(1, 16))
 
 
-async def test_api_1_the_description_says_how_the_archive_has_served(
+async def test_api_1_the_session_description_reports_the_state_of_the_archive(
     shared_http: AsyncClient, shared_env: Environment, long_chat: DrivenSession
 ) -> None:
     described = (await shared_http.get(f"/workflow/{long_chat.handle.id}")).json()
@@ -400,7 +398,7 @@ async def test_api_1_the_description_says_how_the_archive_has_served(
     heal(file)
 
 
-async def test_api_2_readiness_says_whether_the_archive_can_be_read(http: AsyncClient, env: Environment) -> None:
+async def test_api_2_readyz_reports_whether_the_archive_is_readable(http: AsyncClient, env: Environment) -> None:
     answer = await http.get("/readyz")
     assert (answer.status_code, answer.json()["archive"]) == (200, "ok")
     file = broken(env)
@@ -410,7 +408,7 @@ async def test_api_2_readiness_says_whether_the_archive_can_be_read(http: AsyncC
     assert (await http.get("/readyz")).json()["archive"] == "ok"
 
 
-async def test_api_2_with_keys_a_gateway_without_archive_is_not_ready(temporal: Client, env: Environment) -> None:
+async def test_api_2_a_gateway_with_keys_is_not_ready_without_the_archive(temporal: Client, env: Environment) -> None:
     """It can verify no key, and may change nothing that it can't record."""
     settings = env.settings.model_copy(update={"auth": AuthSettings(keys=True)})
     async with served(temporal, settings) as url, AsyncClient(base_url=url) as keyed:
@@ -432,7 +430,9 @@ async def test_api_2_the_status_names_the_workers_and_their_builds(http: AsyncCl
 # ---- large texts in full
 
 
-async def test_api_1_every_large_text_is_served_in_full_but_opaque_state(http: AsyncClient, env: Environment) -> None:
+async def test_api_1_every_large_text_except_opaque_state_is_served_in_full(
+    http: AsyncClient, env: Environment
+) -> None:
     async def html(invocation: ToolInvocation) -> ToolResult:
         return ToolResult(outcome="Read", content="<script>alert('é')</script>" * 1_000)
 
@@ -476,7 +476,7 @@ def opaque_hashes(env: Environment, owner: str) -> list[str]:
         return [name for (name,) in connection.execute("SELECT hash FROM blobs WHERE session_id = ?", (owner,))]
 
 
-async def test_api_2_a_text_of_another_session_or_of_none_is_404(http: AsyncClient, env: Environment) -> None:
+async def test_api_2_a_large_text_of_another_session_is_a_404(http: AsyncClient, env: Environment) -> None:
     env.vendor.script = [says(LARGE)]
     mine, other = await env.start(), await env.start()
     await mine.prompt("write")
@@ -511,7 +511,7 @@ async def deleted(http: AsyncClient, session_id: str) -> dict[str, Any]:
 
 
 async def cleared(env: Environment, *texts: bytes) -> None:
-    """Return once the file has none of these left."""
+    """Wait until the file contains none of these."""
 
     def is_cleared() -> bool:
         content = file_of(env).read_bytes()
@@ -529,7 +529,7 @@ async def is_stored(env: Environment, session_id: str) -> bool:
     )
 
 
-async def test_api_1_deletion_leaves_no_text_of_a_session_and_what_comes_after_it_alone(
+async def test_api_1_deletion_removes_all_texts_of_a_session_but_not_of_its_successor(
     http: AsyncClient, env: Environment
 ) -> None:
     other = await archived_chat(env, 4)
@@ -558,7 +558,7 @@ async def test_api_1_deletion_leaves_no_text_of_a_session_and_what_comes_after_i
 
 
 async def start_again(http: AsyncClient, env: Environment, session_id: str) -> None:
-    """Start a session with an id as soon as it is free, and have it answer something large."""
+    """Start a session as soon as its id is free, and wait for a large answer."""
 
     async def is_started() -> bool:
         return (await http.post("/workflow", json={"id": session_id})).status_code == 201
@@ -569,7 +569,7 @@ async def start_again(http: AsyncClient, env: Environment, session_id: str) -> N
     assert answer.status_code == 200
 
 
-async def test_api_1_what_is_written_while_a_session_is_being_deleted_is_deleted_too(
+async def test_api_1_texts_written_during_a_deletion_are_deleted_too(
     http: AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnkeeper.workflows.activity_options.DELETION_QUIET", timedelta(seconds=1))
@@ -581,7 +581,7 @@ async def test_api_1_what_is_written_while_a_session_is_being_deleted_is_deleted
     clear, is_cleared_once = Stores.delete, asyncio.Event()
 
     async def clear_and_write_late(stores: Stores, session_id: str) -> int:
-        """Write as an activity does that does not know of the termination yet."""
+        """Write like an activity that has not noticed the termination yet."""
         archived_turns = await clear(stores, session_id)
         if not is_cleared_once.is_set():
             await cleared(env, b"early secret")
@@ -602,7 +602,7 @@ async def test_api_1_what_is_written_while_a_session_is_being_deleted_is_deleted
         assert live.latest is None
 
 
-async def test_api_2_without_the_archive_nothing_is_deleted_and_nothing_called_deleted_that_it_keeps(
+async def test_api_2_without_the_archive_a_deletion_fails_and_deletes_nothing(
     http: AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = await archived_chat(env, 4)
@@ -637,7 +637,7 @@ async def test_api_2_without_the_archive_nothing_is_deleted_and_nothing_called_d
     assert answer.json()["archived_turns"] >= 3
 
 
-async def test_api_1_a_session_that_temporal_has_forgotten_is_deleted_from_the_archive(
+async def test_api_1_a_session_past_temporals_retention_is_deleted_from_the_archive(
     http: AsyncClient, env: Environment
 ) -> None:
     session = await env.start()
@@ -673,7 +673,7 @@ PAST = ConversationMessage(
 
 
 @pytest.mark.parametrize("way", ["start", "prompt", "chat"])
-async def test_api_1_the_id_of_a_session_that_temporal_has_forgotten_is_not_used_again(
+async def test_api_1_the_id_of_a_session_past_temporals_retention_cannot_be_reused(
     env: Environment, http: AsyncClient, way: str
 ) -> None:
     session_id = f"s-{uuid4()}"
@@ -689,7 +689,7 @@ async def test_api_1_the_id_of_a_session_that_temporal_has_forgotten_is_not_used
 # ---- without a worker
 
 
-async def test_ses_15_without_a_worker_the_archive_shows_the_conversation_as_of_a_time(
+async def test_ses_15_without_a_worker_the_conversation_is_read_from_the_archive(
     temporal: Client, tmp_path: Path
 ) -> None:
     queue, partials = f"q-{uuid4()}", InProcessCarrier()
@@ -726,7 +726,7 @@ async def test_ses_15_without_a_worker_the_archive_shows_the_conversation_as_of_
         assert [turn.id for turn in watcher.copy.turns] == ["p1", "p2"]
 
 
-async def test_ses_15_without_a_worker_a_session_that_the_archive_lacks_is_a_504(http_alone: AsyncClient) -> None:
+async def test_ses_15_without_a_worker_a_session_that_is_not_archived_is_a_504(http_alone: AsyncClient) -> None:
     session = f"s-{uuid4()}"
     await http_alone.post("/workflow", json={"id": session, "prompt": "hi"})
     for path in (full(session), f"/workflow/{session}/conversation", f"/workflow/{session}/events"):

@@ -1,4 +1,4 @@
-"""A deletion is a workflow: it needs no gateway, stands in no list, and leaves other sessions alone: API-1."""
+"""A deletion is a workflow: it needs no gateway, is not listed, and does not touch other sessions: API-1."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -25,7 +25,7 @@ from turnkeeper.stores.archive import ArchivedTurn
 from turnkeeper.workflows.delete_session import DeleteSession
 
 
-async def test_api_1_without_a_worker_a_session_is_gone_to_who_asks_and_deleted_once_there_is_one(
+async def test_api_1_a_session_deleted_without_a_worker_is_hidden_and_removed_later(
     temporal: Client, http_alone: AsyncClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnkeeper.workflows.activity_options.DELETION_QUIET", timedelta(seconds=1))
@@ -64,7 +64,7 @@ def receipt(session: str, status: str, remaining: int | None, *, runs: int | Non
     }
 
 
-async def test_api_1_a_deletion_stands_in_no_list_of_sessions(http: AsyncClient, env: Environment) -> None:
+async def test_api_1_a_deletion_does_not_appear_in_lists_of_sessions(http: AsyncClient, env: Environment) -> None:
     session = await env.start()
     await deleted(http, session.handle.id)
     of_it = f"WorkflowId = '{deletion_id(session.handle.id)}'"
@@ -76,7 +76,7 @@ async def test_api_1_a_deletion_stands_in_no_list_of_sessions(http: AsyncClient,
     assert (await http.get("/workflow", params={"q": session.handle.id})).json()["sessions"] == []
 
 
-async def test_api_1_the_history_of_a_deletion_has_nothing_of_the_conversation(
+async def test_api_1_the_history_of_a_deletion_contains_nothing_of_the_conversation(
     http: AsyncClient, env: Environment
 ) -> None:
     session = await env.start(SessionInput(title="a secret title", user="a-secret-user"))
@@ -89,7 +89,7 @@ async def test_api_1_the_history_of_a_deletion_has_nothing_of_the_conversation(
 
 
 @pytest.mark.parametrize("first_run_id", ["", "01a1fddd-071b-714f-8b2b-6bf7abb75973"])
-async def test_api_1_a_deletion_leaves_alone_another_session_that_has_begun_under_its_id(
+async def test_api_1_a_deletion_does_not_delete_a_newer_session_with_the_same_id(
     env: Environment, first_run_id: str
 ) -> None:
     session = await env.start()
@@ -112,7 +112,7 @@ async def start_deletion(
     )
 
 
-async def test_api_1_a_session_that_begins_while_a_forgotten_one_is_deleted_goes_on(
+async def test_api_1_a_session_started_while_an_expired_one_is_deleted_continues(
     http: AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session_id = f"d-{uuid4()}"
@@ -128,7 +128,7 @@ async def test_api_1_a_session_that_begins_while_a_forgotten_one_is_deleted_goes
     assert (await env.sessions[-1].state()).status == "idle"
 
 
-async def test_api_1_turns_that_are_in_the_archive_again_are_deleted_again(http: AsyncClient, env: Environment) -> None:
+async def test_api_1_turns_that_reappear_in_the_archive_are_deleted_again(http: AsyncClient, env: Environment) -> None:
     session = await env.start()
     await deleted(http, session.handle.id)
     await env.stores.archive.put_turns(session.handle.id, [archived_turn()])
@@ -137,7 +137,7 @@ async def test_api_1_turns_that_are_in_the_archive_again_are_deleted_again(http:
 
 
 @pytest.mark.parametrize("call", ["terminate_workflow_execution", "delete_workflow_execution"])
-async def test_api_1_where_workers_may_not_delete_the_gateway_says_so_and_the_session_can_be_read(
+async def test_api_1_if_workers_may_not_delete_the_error_says_so_and_the_session_stays(
     http: AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     async def refuse(*_: object, **__: object) -> None:

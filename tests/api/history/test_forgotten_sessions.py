@@ -61,7 +61,7 @@ READS = [
 ]
 
 
-async def test_ops_13_a_session_is_read_after_temporals_retention_as_before_it(
+async def test_ops_13_a_session_reads_the_same_after_temporals_retention(
     shared_http: AsyncClient, shared_env: Environment, ended: DrivenSession
 ) -> None:
     http, path = shared_http, f"/workflow/{ended.handle.id}"
@@ -119,7 +119,7 @@ def _without_health(body: Any) -> Any:
     return [_without_health(value) for value in body] if isinstance(body, list) else body
 
 
-async def test_ops_13_a_task_is_read_after_temporals_retention_as_before_it(
+async def test_ops_13_a_task_reads_the_same_after_temporals_retention(
     shared_http: AsyncClient, shared_env: Environment
 ) -> None:
     http = shared_http
@@ -150,7 +150,7 @@ async def test_ops_13_a_task_is_read_after_temporals_retention_as_before_it(
     assert (message.status_code, problem_of(message)) == (409, "session-ended")
 
 
-async def test_api_2_a_session_is_410_where_its_turns_are_lost_too_and_can_be_deleted(
+async def test_api_2_an_expired_session_whose_turns_are_lost_is_a_410_and_can_be_deleted(
     shared_http: AsyncClient, shared_env: Environment
 ) -> None:
     http = shared_http

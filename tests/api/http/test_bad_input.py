@@ -94,9 +94,7 @@ async def test_api_2_an_unreadable_body_is_a_422(
         ("/tasks", b'{"description": "x", "idempotency_key": "\\ud800"}'),
     ],
 )
-async def test_api_2_a_lone_surrogate_in_what_an_id_is_made_from_is_a_422(
-    shared_http: AsyncClient, path: str, content: bytes
-) -> None:
+async def test_api_2_a_lone_surrogate_in_a_key_is_a_422(shared_http: AsyncClient, path: str, content: bytes) -> None:
     answer = await shared_http.post(path, content=content, headers={"content-type": "application/json"})
     assert (answer.status_code, problem_of(answer)) == (422, "invalid")
 
@@ -133,7 +131,7 @@ async def test_api_2_an_invalid_start_names_its_field(shared_http: AsyncClient, 
     assert answer.json()["errors"][0]["field"] == field
 
 
-async def test_api_2_a_change_takes_no_text_or_boolean_for_a_number(
+async def test_api_2_a_text_or_boolean_is_not_accepted_as_a_number(
     shared_http: AsyncClient, shared_env: Environment
 ) -> None:
     path = f"/workflow/{(await shared_env.start()).handle.id}"
@@ -165,10 +163,12 @@ async def test_api_2_a_change_takes_no_text_or_boolean_for_a_number(
         ("POST", "/workflow/{}/fork"),
     ],
 )
-async def test_api_2_an_unknown_session_is_404_everywhere(shared_http: AsyncClient, method: str, path: str) -> None:
+async def test_api_2_an_unknown_session_is_a_404_on_every_route(
+    shared_http: AsyncClient, method: str, path: str
+) -> None:
     body = {"message": "x"} if path.endswith("prompt") else {}
     ask = partial(shared_http.request, method, path.format("never-was"), json=body if method != "GET" else None)
-    answer = await until_not(503, ask)  # the archive of a busy machine may take too long
+    answer = await until_not(503, ask)  # on a busy machine the archive may be slow
     assert (answer.status_code, problem_of(answer)) == (404, "unknown-session")
 
 
@@ -208,7 +208,7 @@ async def test_api_2_an_invalid_parameter_is_named(
     assert [error["field"] for error in answer.json()["errors"]] == [field]
 
 
-async def test_api_2_nonsense_cursors_are_a_reset_and_never_an_error(
+async def test_api_2_an_unknown_cursor_gets_a_reset_instead_of_an_error(
     shared_http: AsyncClient, shared_env: Environment
 ) -> None:
     session = await shared_env.start()
@@ -227,7 +227,7 @@ async def test_api_2_nonsense_cursors_are_a_reset_and_never_an_error(
         assert len(update["new_messages"]) == 1
 
 
-async def test_api_2_an_ended_session_takes_nothing_and_stays_readable(
+async def test_api_2_an_ended_session_rejects_changes_and_stays_readable(
     shared_http: AsyncClient, shared_env: Environment
 ) -> None:
     session = await shared_env.start()
@@ -249,7 +249,7 @@ async def test_api_2_an_ended_session_takes_nothing_and_stays_readable(
     assert (await shared_http.get(path + "/conversation")).json()["conversation_update"]["status"] == "ended"
 
 
-async def test_api_2_a_terminated_session_says_so(http: AsyncClient, env: Environment) -> None:
+async def test_api_2_a_terminated_session_has_the_status_terminated(http: AsyncClient, env: Environment) -> None:
     env.vendor.gate.close()
     session = await env.start()
     await session.prompt("hi")
@@ -259,7 +259,7 @@ async def test_api_2_a_terminated_session_says_so(http: AsyncClient, env: Enviro
     assert (update["status"], update["is_processing"]) == ("terminated", False)
 
 
-async def test_api_2_a_body_over_a_mebibyte_is_413_announced_or_not(shared_http: AsyncClient) -> None:
+async def test_api_2_a_body_over_a_mebibyte_is_a_413_with_or_without_content_length(shared_http: AsyncClient) -> None:
     announced = await shared_http.post("/workflow/x/cancel", content=b"x" * 2_000_000)
     assert (announced.status_code, problem_of(announced)) == (413, "too-large")
 
@@ -273,7 +273,7 @@ async def test_api_2_a_body_over_a_mebibyte_is_413_announced_or_not(shared_http:
     assert (streamed.status_code, problem_of(streamed)) == (413, "too-large")
 
 
-async def test_api_2_a_client_that_sends_a_large_body_whole_before_it_reads_can_read_the_413(url: str) -> None:
+async def test_api_2_a_client_that_sends_its_whole_body_first_can_still_read_the_413(url: str) -> None:
     address = urlsplit(url)
     for path, size in (("/markdown", 3_000_000), ("/chat", 12_000_000), ("/tasks/preview", 12_000_000)):
         head = (
@@ -307,7 +307,7 @@ MALFORMED_REQUESTS = {
 }
 
 
-async def test_api_2_what_is_no_http_request_is_answered_with_a_problem_too(url: str) -> None:
+async def test_api_2_a_malformed_http_request_gets_a_problem_document(url: str) -> None:
     address = urlsplit(url)
     for what, request in MALFORMED_REQUESTS.items():
         answer = await asyncio.to_thread(sent_whole, address.hostname, address.port, request)
@@ -317,7 +317,7 @@ async def test_api_2_what_is_no_http_request_is_answered_with_a_problem_too(url:
         assert json.loads(body)["type"] == "urn:turnkeeper:problem:malformed-request", what
 
 
-async def test_api_2_a_client_that_hangs_up_within_its_body_is_no_error_of_the_gateway() -> None:
+async def test_api_2_a_client_that_disconnects_within_its_body_causes_no_server_error() -> None:
     app = FastAPI()
     install_problem_handlers(app)
 
@@ -361,7 +361,7 @@ async def test_api_2_unknown_routes_and_methods_are_problems_too(shared_http: As
         (f"{page_files().path}/page.js", "GET, HEAD, OPTIONS"),
     ],
 )
-async def test_api_2_a_path_says_all_its_methods(http_nowhere: AsyncClient, path: str, allowed: str) -> None:
+async def test_api_2_a_405_lists_all_methods_of_the_path(http_nowhere: AsyncClient, path: str, allowed: str) -> None:
     wrong = await http_nowhere.put(path)
     assert (wrong.status_code, problem_of(wrong), wrong.headers["allow"]) == (405, "method-not-allowed", allowed)
     answer = await http_nowhere.options(path)
@@ -369,7 +369,7 @@ async def test_api_2_a_path_says_all_its_methods(http_nowhere: AsyncClient, path
     assert (await http_nowhere.options("/nowhere")).status_code == 404
 
 
-async def test_api_7_head_is_wherever_get_is(
+async def test_api_7_every_get_route_supports_head(
     shared_http: AsyncClient, shared_env: Environment, api_document: Any
 ) -> None:
     session = await shared_env.start()
@@ -393,16 +393,16 @@ async def test_api_7_head_is_wherever_get_is(
         assert (head.status_code, head.content) == (200, b"")
 
 
-async def test_api_2_head_on_a_path_without_get_is_told_of_head(http_nowhere: AsyncClient) -> None:
+async def test_api_2_head_on_a_path_without_get_is_a_405_that_names_head(http_nowhere: AsyncClient) -> None:
     by_head = await http_nowhere.head("/workflow/x/cancel")
     by_put = await http_nowhere.put("/workflow/x/cancel")
     assert by_put.json()["detail"] == "/workflow/x/cancel doesn't support PUT. Supported: OPTIONS, POST."
-    # Of an answer to HEAD only the length of its body is seen.
+    # A response to HEAD shows only the length of its body.
     expected = by_put.text.replace("PUT", "HEAD")
     assert (by_head.status_code, by_head.headers["content-length"]) == (405, str(len(expected)))
 
 
-async def test_api_2_without_a_worker_a_prompt_is_accepted_and_reading_is_504_within_three_seconds(
+async def test_api_2_without_a_worker_prompts_are_accepted_and_reads_are_504_within_3_s(
     http_alone: AsyncClient, temporal: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "turnkeeper.api.temporal.temporal_calls")
@@ -436,7 +436,7 @@ async def test_api_2_without_a_worker_a_prompt_is_accepted_and_reading_is_504_wi
     assert b"are you there?" in b"".join(payload.data for signal in signals for payload in signal.input.payloads)
 
 
-async def test_api_2_many_who_ask_in_vain_are_all_answered_within_three_seconds(http_alone: AsyncClient) -> None:
+async def test_api_2_without_a_worker_concurrent_reads_all_fail_within_3_seconds(http_alone: AsyncClient) -> None:
     session = f"w-{uuid4()}"
     await http_alone.post("/workflow", json={"id": session})
     began = time.monotonic()
@@ -447,7 +447,7 @@ async def test_api_2_many_who_ask_in_vain_are_all_answered_within_three_seconds(
     assert time.monotonic() - began < 3 + SLACK
 
 
-async def test_api_2_an_unknown_namespace_is_no_unknown_session(temporal: Client, tmp_path: Path) -> None:
+async def test_api_2_an_unknown_namespace_is_reported_as_temporal_unreachable(temporal: Client, tmp_path: Path) -> None:
     async with gateway(Client(temporal.service_client, namespace="nope"), "q", tmp_path) as http:
         for path in ("/workflow/s1", "/readyz"):
             answer = await http.get(path)
@@ -472,7 +472,7 @@ async def test_api_2_an_unknown_namespace_is_no_unknown_session(temporal: Client
         ("GET", "/statusz"),
     ],
 )
-async def test_api_2_without_temporal_everything_is_503_within_three_seconds(
+async def test_api_2_without_temporal_every_route_is_a_503_within_3_seconds(
     http_nowhere: AsyncClient, method: str, path: str
 ) -> None:
     body = {"message": "x"} if path.endswith(("prompt", "chat")) else {}
@@ -509,7 +509,7 @@ def test_api_2_every_error_of_every_route_is_described_as_a_problem(api_document
                 }
 
 
-def test_api_7_an_operation_lists_the_errors_that_it_can_have_and_no_others(api_document: Any) -> None:
+def test_api_7_an_operation_lists_exactly_the_errors_it_can_return(api_document: Any) -> None:
     paths = api_document["paths"]
 
     def errors(method: str, path: str) -> str:
@@ -527,7 +527,7 @@ def test_api_7_an_operation_lists_the_errors_that_it_can_have_and_no_others(api_
     assert {status: answer for status, answer in deleted.items() if status < "300"}.keys() == {"200", "202"}
 
 
-def test_api_7_every_tag_is_described_and_the_bodies_that_people_write_have_examples(api_document: Any) -> None:
+def test_api_7_every_tag_has_a_description_and_common_bodies_have_examples(api_document: Any) -> None:
     tags = {tag for path in api_document["paths"].values() for operation in path.values() for tag in operation["tags"]}
     assert tags == {tag["name"] for tag in api_document["tags"] if tag["description"]}
     schemas = api_document["components"]["schemas"]
@@ -544,7 +544,7 @@ def test_api_7_every_tag_is_described_and_the_bodies_that_people_write_have_exam
         ("POST", "/workflow/{}/end", {"discard_queue": "true"}, "discard_queue"),
     ],
 )
-async def test_api_2_what_is_no_boolean_is_not_taken_for_one(
+async def test_api_2_only_true_and_false_are_accepted_as_booleans(
     shared_http: AsyncClient, unchanged: DrivenSession, method: str, path: str, body: Any, field: str
 ) -> None:
     answer = await shared_http.request(method, path.format(unchanged.handle.id), json=body)
@@ -552,7 +552,7 @@ async def test_api_2_what_is_no_boolean_is_not_taken_for_one(
     assert [error["field"] for error in answer.json()["errors"]] == [field]
 
 
-async def test_api_1_a_session_that_is_being_deleted_is_gone_to_who_asks(http: AsyncClient, env: Environment) -> None:
+async def test_api_1_a_session_that_is_being_deleted_is_a_404(http: AsyncClient, env: Environment) -> None:
     session = f"d-{uuid4()}"
     await http.post("/workflow", json={"id": session})
     assert (await http.post(f"/workflow/{session}/prompt?wait=60", json={"message": "hi"})).status_code == 200
@@ -565,9 +565,7 @@ async def test_api_1_a_session_that_is_being_deleted_is_gone_to_who_asks(http: A
 
 @pytest.mark.parametrize("field", ["limits", "history", "tool_policy"])
 @pytest.mark.parametrize("model", [StartSession, Configure])
-def test_ses_10_the_largest_body_that_is_taken_is_validated_within_half_a_second(
-    model: type[BaseModel], field: str
-) -> None:
+def test_ses_10_the_largest_accepted_body_is_validated_within_half_a_second(model: type[BaseModel], field: str) -> None:
     values: list[Any] = [{f"k{number}": 1 for number in range(80_000)}, [0] * 500_000, [{}] * 300_000, "x" * 1_000_000]
     for body in ({field: values[0], "unknown": values[1]}, values[0], *({field: value} for value in values)):
         assert cpu_seconds(partial(reject, model, body)) < 0.5
@@ -578,7 +576,7 @@ def reject(model: type[BaseModel], body: Any) -> None:
         model.model_validate(body)
 
 
-async def test_ses_10_api_2_eighty_thousand_keys_are_refused_at_once_and_wedge_nothing(
+async def test_ses_10_api_2_80_000_keys_are_rejected_at_once_and_block_no_session(
     shared_http: AsyncClient, shared_env: Environment
 ) -> None:
     session = await shared_env.start()
@@ -593,7 +591,7 @@ async def test_ses_10_api_2_eighty_thousand_keys_are_refused_at_once_and_wedge_n
     await session.idle(turns=1)
 
 
-async def test_ses_10_an_unknown_limit_is_answered_with_those_there_are(shared_http: AsyncClient) -> None:
+async def test_ses_10_an_unknown_limit_gets_an_error_that_lists_the_known_ones(shared_http: AsyncClient) -> None:
     answer = await shared_http.post("/workflow", json={"limits": {"max_stepz": 5}, "history": {"size": 5}})
     reasons = {error["field"]: error["reason"] for error in answer.json()["errors"]}
     assert reasons.keys() == {"limits.max_stepz", "history.size"}

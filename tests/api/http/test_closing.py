@@ -1,4 +1,4 @@
-"""A gateway that stops answers everybody who waits (API-2)."""
+"""A gateway that stops answers every waiting request (API-2)."""
 
 import asyncio
 from pathlib import Path
@@ -44,7 +44,7 @@ def with_ids(value: Any, **ids: str) -> Any:
     return value.format(**ids) if isinstance(value, str) else value
 
 
-def test_api_2_the_requests_of_this_file_are_all_that_wait(api_document: Any) -> None:
+def test_api_2_every_route_that_waits_is_covered_here(api_document: Any) -> None:
     operations = [operation for path in api_document["paths"].values() for operation in path.values()]
     waiting = {
         operation["operationId"]
@@ -55,7 +55,7 @@ def test_api_2_the_requests_of_this_file_are_all_that_wait(api_document: Any) ->
     assert waiting | tools == WAITING_REQUESTS.keys()
 
 
-async def test_api_2_every_wait_ends_with_its_ordinary_answer_at_sigterm(
+async def test_api_2_every_waiting_request_gets_its_normal_response_at_sigterm(
     temporal: Client, env: Environment, caplog: pytest.LogCaptureFixture
 ) -> None:
     env.vendor.gate.close()
@@ -94,7 +94,7 @@ async def test_api_2_every_wait_ends_with_its_ordinary_answer_at_sigterm(
     env.vendor.gate.open()
 
 
-async def test_api_2_a_request_that_a_stop_cuts_short_is_503_with_retry_after(
+async def test_api_2_a_request_cut_short_by_a_shutdown_is_a_503_with_retry_after(
     temporal: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     reading = asyncio.Event()

@@ -32,7 +32,7 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-async def test_ops_11_json_is_compressed_unless_it_is_short_or_comes_with_a_secret(name: str) -> None:
+async def test_ops_11_json_is_compressed_unless_it_is_short_or_sets_a_cookie(name: str) -> None:
     is_compressed, body, media_type, status, headers = ANSWERS[name]
     app = Starlette(
         routes=[Route("/", lambda _: Response(body, status_code=status, media_type=media_type, headers=headers))]
@@ -49,7 +49,7 @@ async def test_ops_11_json_is_compressed_unless_it_is_short_or_comes_with_a_secr
     assert answer.headers.get("etag") == headers.get("ETag")
 
 
-async def test_ops_11_json_that_is_sent_in_parts_passes_as_it_comes() -> None:
+async def test_ops_11_streamed_json_is_not_compressed() -> None:
     async def parts(request: Request) -> Response:
         async def body():
             yield LONG

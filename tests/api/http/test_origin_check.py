@@ -37,7 +37,7 @@ def app_of(tmp_path: Path, **settings: Any) -> FastAPI:
 
 @pytest.fixture(scope="module")
 def app(tmp_path_factory: pytest.TempPathFactory) -> FastAPI:
-    """A gateway as it is without settings, for all tests: none of them leaves anything in it."""
+    """A gateway with default settings, shared by all tests, which change nothing in it."""
     return app_of(tmp_path_factory.mktemp("state"))
 
 
@@ -78,7 +78,7 @@ FOREIGN_PAGES: list[dict[str, str]] = [
 
 
 @pytest.mark.parametrize("host", FOREIGN_HOSTS)
-async def test_api_4_a_foreign_host_is_refused_on_every_route(app: FastAPI, host: str) -> None:
+async def test_api_4_a_foreign_host_is_rejected_on_every_route(app: FastAPI, host: str) -> None:
     async with client_of(app) as http:
         for method, path in operations(app):
             answer = await http.request(method, path, headers={"Host": host})
@@ -115,7 +115,7 @@ async def test_api_4_a_foreign_page_changes_nothing_on_any_route(app: FastAPI, h
     ],
     ids=str,
 )
-async def test_api_4_programs_and_the_page_itself_get_through_on_every_route(
+async def test_api_4_programs_and_the_chat_page_are_allowed_on_every_route(
     app: FastAPI, headers: dict[str, str]
 ) -> None:
     async with client_of(app) as http:
@@ -125,7 +125,7 @@ async def test_api_4_programs_and_the_page_itself_get_through_on_every_route(
 
 
 @pytest.mark.parametrize("header", ["X-Forwarded-For", "forwarded", "Via", "X-Real-IP", "X-Forwarded-Host"])
-async def test_api_4_without_keys_a_proxied_request_is_refused_with_the_fix(app: FastAPI, header: str) -> None:
+async def test_api_4_without_keys_a_proxied_request_is_rejected_with_the_fix(app: FastAPI, header: str) -> None:
     async with client_of(app) as http:
         for method, path in operations(app):
             answer = await http.request(method, path, headers={header: "203.0.113.7"})
@@ -156,7 +156,7 @@ async def test_api_4_a_foreign_page_embeds_nothing_and_may_link_to_the_page(app:
         assert (await http.get("/", headers=headers)).status_code == 200
 
 
-async def test_api_4_a_refusal_is_short_and_says_which_setting_to_change(app: FastAPI) -> None:
+async def test_api_4_a_rejection_is_short_and_names_the_setting_to_change(app: FastAPI) -> None:
     async with client_of(app) as http:
         host = (await http.get("/", headers={"Host": "<script>" + "x" * 5_000})).json()["detail"]
         origin = (await http.post("/workflow", headers={"Origin": "http://" + "x" * 5_000})).json()["detail"]
@@ -176,7 +176,7 @@ async def test_api_4_a_refusal_is_short_and_says_which_setting_to_change(app: Fa
         ({"api_host": "::", "auth": {"keys": True}}, ["10.0.0.8:80", "[fe80::7]"], ["host.example"]),
     ],
 )
-async def test_api_4_the_gateway_answers_to_the_names_that_settings_give_it(
+async def test_api_4_the_gateway_accepts_the_host_names_in_its_settings(
     tmp_path: Path, settings: dict[str, Any], hosts: list[str], foreign: list[str]
 ) -> None:
     async with client_of(app_of(tmp_path, **settings)) as http:
@@ -198,7 +198,7 @@ async def test_api_4_the_page_at_the_public_url_may_send_through_a_proxy(tmp_pat
             assert answer.status_code == 403, origin
 
 
-async def test_api_4_a_web_socket_of_a_foreign_page_is_refused(app: FastAPI) -> None:
+async def test_api_4_a_web_socket_from_a_foreign_page_is_rejected(app: FastAPI) -> None:
     for host, origin in (("rebind.example", "http://rebind.example"), ("127.0.0.1:8080", "http://evil.example")):
         messages: list[Message] = []
 
@@ -235,7 +235,7 @@ WIRE_REQUESTS = [
 ]
 
 
-async def test_api_4_what_is_odd_on_the_wire_is_no_way_in(tmp_path: Path) -> None:
+async def test_api_4_malformed_host_and_origin_headers_are_rejected(tmp_path: Path) -> None:
     async with served(None, Settings(state_dir=tmp_path)) as url, asyncio.timeout(BOUND):
         for request_text, status in WIRE_REQUESTS:
             reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
@@ -246,7 +246,7 @@ async def test_api_4_what_is_odd_on_the_wire_is_no_way_in(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", None])
-async def test_api_4_a_body_that_is_not_json_by_its_type_is_refused_where_it_may_be_left_out_too(
+async def test_api_4_an_optional_body_is_rejected_if_its_content_type_is_not_json(
     shared_http: httpx.AsyncClient, unchanged: DrivenSession, content_type: str | None
 ) -> None:
     path = f"/workflow/{unchanged.handle.id}"

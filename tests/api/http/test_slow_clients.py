@@ -62,7 +62,7 @@ class Connection:
             return int(head.split()[1]), json.loads(await self.reader.readexactly(length))
 
     async def drip(self, data: bytes) -> bytes:
-        """Send a byte now and then until the other side closes the connection; return what came."""
+        """Send a byte now and then until the other side closes the connection; return what it sent."""
         reading = asyncio.ensure_future(self.rest())
         for byte in data:
             self.send(bytes([byte]))
@@ -109,11 +109,11 @@ RESET = "reset"
 
 
 def problem_or_reset(answer: bytes) -> str:
-    """Name the answer: what is sent in the moment of a close resets the connection, and may take the answer with it."""
+    """Name the response: bytes sent during a close reset the connection, and the response may be lost with it."""
     return problem(answer) if answer else RESET
 
 
-async def test_api_4_three_hundred_connections_with_half_a_request_are_all_closed_in_a_bounded_time(
+async def test_api_4_300_connections_with_half_a_request_are_all_closed_in_time(
     impatient: str,
 ) -> None:
     """Before, all were open after 41 s."""
@@ -135,13 +135,15 @@ async def test_api_4_three_hundred_connections_with_half_a_request_are_all_close
 
 
 @pytest.mark.parametrize("request_start", [HALF_A_HEAD, HALF_A_BODY])
-async def test_api_4_a_byte_now_and_then_holds_a_connection_no_longer(impatient: str, request_start: bytes) -> None:
+async def test_api_4_a_slow_trickle_of_bytes_does_not_extend_the_request_timeout(
+    impatient: str, request_start: bytes
+) -> None:
     async with connected(impatient) as (connection,):
         connection.send(request_start)
         assert problem_or_reset(await connection.drip(b"x" * 500)) in ("request-timeout", RESET)
 
 
-async def test_api_4_half_a_second_request_on_a_connection_is_bounded_too(impatient: str) -> None:
+async def test_api_4_the_request_timeout_also_applies_to_later_requests_on_a_connection(impatient: str) -> None:
     async with connected(impatient) as (connection,):
         connection.send(WHOLE)
         assert (await connection.answer())[0] == 200
@@ -149,7 +151,7 @@ async def test_api_4_half_a_second_request_on_a_connection_is_bounded_too(impati
         assert problem(await connection.rest()) == "request-timeout"
 
 
-async def test_api_4_a_request_in_pieces_is_answered_and_the_connection_goes_on(patient: str) -> None:
+async def test_api_4_a_request_in_pieces_is_answered_and_the_connection_stays_open(patient: str) -> None:
     body = json.dumps({"description": "Go.", "constraints": ["x" * 200_000]}).encode()
     head = "POST /tasks/preview HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
     async with connected(patient) as (connection,):
@@ -175,7 +177,7 @@ LATE_BODIES = (50_000, 300_000, 900_000)
 
 @pytest.mark.parametrize("size", LATE_BODIES)
 @pytest.mark.parametrize("expected", UNREAD)
-async def test_api_4_a_body_that_comes_after_its_answer_is_dropped_and_the_connection_goes_on(
+async def test_api_4_a_body_after_its_response_is_dropped_and_the_connection_stays_open(
     patient: str, expected: int, size: int
 ) -> None:
     async with connected(patient) as (connection,):
@@ -191,7 +193,7 @@ async def test_api_4_a_body_that_comes_after_its_answer_is_dropped_and_the_conne
 
 @pytest.mark.parametrize("size", LATE_BODIES)
 @pytest.mark.parametrize("expected", UNREAD)
-async def test_api_4_a_client_that_sends_all_before_it_reads_gets_the_answer_too(
+async def test_api_4_a_client_that_sends_everything_before_reading_gets_its_response(
     patient: str, expected: int, size: int
 ) -> None:
     async with connected(patient) as (connection,):
@@ -202,7 +204,7 @@ async def test_api_4_a_client_that_sends_all_before_it_reads_gets_the_answer_too
 
 
 @pytest.mark.parametrize("size", LATE_BODIES)
-async def test_api_4_a_late_body_in_chunks_is_dropped_and_the_connection_goes_on(patient: str, size: int) -> None:
+async def test_api_4_a_late_chunked_body_is_dropped_and_the_connection_stays_open(patient: str, size: int) -> None:
     async with connected(patient) as (connection,):
         connection.send(UNREAD[404] + b"Transfer-Encoding: chunked\r\n\r\n")
         assert (await connection.answer())[0] == 404
@@ -214,9 +216,7 @@ async def test_api_4_a_late_body_in_chunks_is_dropped_and_the_connection_goes_on
 
 
 @pytest.mark.parametrize("expected", UNREAD)
-async def test_api_4_half_a_body_after_its_answer_ends_the_connection_without_another_answer(
-    impatient: str, expected: int
-) -> None:
+async def test_api_4_half_a_body_after_its_response_closes_the_connection(impatient: str, expected: int) -> None:
     async with connected(impatient) as (connection,):
         connection.send(UNREAD[expected] + b"Content-Length: 1000\r\n\r\n")
         assert (await connection.answer())[0] == expected
@@ -224,7 +224,7 @@ async def test_api_4_half_a_body_after_its_answer_ends_the_connection_without_an
         assert await connection.rest() == b""
 
 
-async def test_api_4_a_malformed_body_after_its_answer_ends_the_connection_without_another_answer(patient: str) -> None:
+async def test_api_4_a_malformed_body_after_its_response_closes_the_connection(patient: str) -> None:
     async with connected(patient) as (connection,):
         connection.send(UNREAD[404] + b"Transfer-Encoding: chunked\r\n\r\n")
         assert (await connection.answer())[0] == 404
@@ -232,9 +232,7 @@ async def test_api_4_a_malformed_body_after_its_answer_ends_the_connection_witho
         assert await connection.rest() == b""
 
 
-async def test_api_4_a_connection_with_a_late_body_is_between_two_requests_afterwards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_api_4_a_connection_is_idle_after_a_late_body(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEMPORAL_ADDRESS", "127.0.0.1:1")
     hasty = Timeouts(keep_alive=0.1)
     async with served(None, Settings(state_dir=tmp_path), timeouts=hasty) as url, connected(url, 2) as connections:
@@ -243,7 +241,7 @@ async def test_api_4_a_connection_with_a_late_body_is_between_two_requests_after
             assert (await connection.answer())[0] == 404
         idle, busy = connections
         idle.send(b"!")
-        # Temporal can't be reached, which takes a while to be sure of: a request is not cut off meanwhile.
+        # It takes a while until Temporal counts as unreachable: the request is not cut off before that.
         busy.send(b"!" + WHOLE.replace(b"/healthz", b"/workflow/s1/conversation"))
         assert (await busy.answer())[0] == 503
         assert await idle.rest() == b""
@@ -255,7 +253,7 @@ async def test_api_4_requests_sent_at_once_on_one_connection_are_all_answered(pa
         assert [(await connection.answer())[0] for _ in range(5)] == [200] * 5
 
 
-async def test_api_4_a_head_without_an_end_is_refused(impatient: str) -> None:
+async def test_api_4_an_endless_request_head_is_rejected(impatient: str) -> None:
     async with connected(impatient) as (connection,):
         connection.send(HALF_A_HEAD + b"x" * MAX_HEAD_BYTES)
         assert problem_or_reset(await connection.rest()) in ("head-too-large", RESET)
@@ -297,7 +295,7 @@ async def crowded(connections: int) -> AsyncIterator[CrowdedServer]:
 
 
 @pytest.mark.parametrize("waiting", [b"", WHOLE, HALF_A_HEAD, WHOLE + HALF_A_HEAD, HALF_A_BODY], ids=range(5))
-async def test_api_4_connections_that_wait_for_their_clients_keep_nobody_out(waiting: bytes) -> None:
+async def test_api_4_connections_waiting_for_their_clients_do_not_block_new_ones(waiting: bytes) -> None:
     async with crowded(5) as crowd, connected(crowd.url, 5) as strangers, AsyncExitStack() as more:
         for connection in strangers:
             connection.send(waiting)
@@ -309,7 +307,7 @@ async def test_api_4_connections_that_wait_for_their_clients_keep_nobody_out(wai
             assert (await client.answer())[0] == 200
 
 
-async def test_api_4_idle_connections_make_room_before_requests_that_arrive() -> None:
+async def test_api_4_idle_connections_are_closed_before_ones_with_an_incoming_request() -> None:
     async with crowded(2) as crowd, connected(crowd.url, 2) as (uploading, idle):
         uploading.send(HALF_A_BODY)
         idle.send(WHOLE)
@@ -322,7 +320,7 @@ async def test_api_4_idle_connections_make_room_before_requests_that_arrive() ->
             assert (await uploading.answer())[0] == 200
 
 
-async def test_api_4_one_connection_too_many_is_told_so_while_all_others_are_answered() -> None:
+async def test_api_4_one_connection_too_many_is_rejected_and_all_others_are_served() -> None:
     async with crowded(3) as crowd, connected(crowd.url, 3) as connections:
         for connection in connections:
             connection.send(WHOLE.replace(b"/healthz", b"/wait"))
@@ -337,7 +335,7 @@ async def test_api_4_one_connection_too_many_is_told_so_while_all_others_are_ans
             assert (await fourth.answer())[0] == 200
 
 
-async def test_api_4_long_polls_and_event_streams_take_longer_than_any_request_may(
+async def test_api_4_long_polls_and_event_streams_may_outlast_the_request_timeout(
     temporal: Client, env: Environment
 ) -> None:
     settings = Settings(task_queue=env.task_queue, state_dir=env.settings.state_dir, task_timeout=TASK_SECONDS)
@@ -362,7 +360,7 @@ async def test_api_4_long_polls_and_event_streams_take_longer_than_any_request_m
     assert turn.agent_message == "echo: hello"
 
 
-def test_api_4_the_bounds_are_settings_and_by_default_those_that_are_documented() -> None:
+def test_api_4_the_connection_limits_are_settings_with_the_documented_defaults() -> None:
     assert ConnectionBounds.of(Settings()) == DEFAULT_BOUNDS
     settings = Settings(api_head_timeout=1, api_body_timeout=2, api_max_connections=3)
     assert ConnectionBounds.of(settings) == ConnectionBounds(1, 2, 3)

@@ -46,7 +46,7 @@ def caller_in(tenant: str) -> Caller:
 
 
 class TemporalCalls(Interceptor):
-    """Records what the gateways ask of Temporal, and of which workflow."""
+    """Records the gateways' calls to Temporal, with the workflow of each."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, WorkflowId]] = []
@@ -161,7 +161,7 @@ REQUESTS: dict[str, list[Request]] = {
     "preview_task": [Request(json={"description": "Paint it.", "parent": ID})],
     "list_tasks": [Request(200, params={"parent": ID})],
 }
-"""By operation; the ids in a path beside the session's are those of `OTHER_IDS`."""
+"""By operation; the ids in a path beside the session's come from `OTHER_IDS`."""
 
 WITHOUT_A_SESSION = {
     "list_sessions",
@@ -223,7 +223,7 @@ async def unchanged_since(session: DrivenSession, before: ConversationState) -> 
 
 
 @pytest.mark.parametrize(("owner", "stranger"), [("acme", ""), ("", "acme"), ("acme", "globex")])
-async def test_api_4_a_stranger_is_answered_as_for_an_unknown_id(
+async def test_api_4_another_tenants_session_looks_like_an_unknown_id(
     gateways: dict[str, AsyncClient],
     temporal_calls: TemporalCalls,
     shared_env: Environment,
@@ -274,7 +274,7 @@ MCP_ARGUMENTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(("owner", "stranger"), [("acme", ""), ("", "acme")])
-async def test_api_4_a_stranger_is_answered_as_for_an_unknown_id_by_every_tool(
+async def test_api_4_another_tenants_session_looks_like_an_unknown_id_to_every_mcp_tool(
     gateways: dict[str, AsyncClient], shared_env: Environment, owner: str, stranger: str
 ) -> None:
     assert MCP_ARGUMENTS.keys() == TOOLS.keys()
@@ -342,7 +342,7 @@ async def test_api_4_two_tenants_may_have_sessions_with_the_same_id(
         assert attributes.get(search_attributes.TENANT) == (tenant or None)
 
 
-async def test_api_4_a_list_has_only_the_sessions_of_the_tenant(
+async def test_api_4_a_list_contains_only_sessions_of_the_tenant(
     gateways: dict[str, AsyncClient], shared_env: Environment
 ) -> None:
     for tenant, http in gateways.items():
@@ -359,7 +359,7 @@ async def test_api_4_a_list_has_only_the_sessions_of_the_tenant(
         assert set(await listed(http, q="Listed here", user="ada", status="open")) == expected
 
 
-async def test_api_4_the_links_of_a_tenant_s_session_lead_to_its_workflow_and_its_page(
+async def test_api_4_the_links_of_a_tenants_session_lead_to_its_workflow_and_page(
     temporal: Client, shared_env: Environment
 ) -> None:
     settings = Settings(
@@ -380,7 +380,7 @@ async def test_api_4_the_links_of_a_tenant_s_session_lead_to_its_workflow_and_it
 
 
 @pytest.mark.parametrize("tenant", ["", "acme"])
-async def test_ops_2_only_the_default_tenant_s_links_lead_to_the_gateway_s_web_ui(
+async def test_ops_2_only_links_of_the_default_tenant_lead_to_the_gateways_web_ui(
     temporal: Client, shared_env: Environment, tenant: str
 ) -> None:
     settings = Settings(
@@ -400,7 +400,7 @@ async def test_ops_2_only_the_default_tenant_s_links_lead_to_the_gateway_s_web_u
         assert [task.get("temporal_url"), links["temporal"]] == [None if tenant else link] * 2
 
 
-async def test_api_4_a_deletion_leaves_another_tenant_s_session_with_the_same_id_alone(
+async def test_api_4_a_deletion_does_not_touch_another_tenants_session_with_the_same_id(
     gateways: dict[str, AsyncClient], shared_env: Environment
 ) -> None:
     for http in (gateways[""], gateways["acme"]):
@@ -413,7 +413,7 @@ async def test_api_4_a_deletion_leaves_another_tenant_s_session_with_the_same_id
     assert [turn["agent_message"] for turn in left["messages"]] == ["echo: hi"]
 
 
-async def test_api_4_a_session_stays_in_its_tenant_in_its_next_runs(
+async def test_api_4_a_session_stays_in_its_tenant_after_continue_as_new(
     gateways: dict[str, AsyncClient], shared_env: Environment
 ) -> None:
     await gateways["acme"].post("/workflow", json={"id": "long", "limits": {"max_history_events": 50}})
@@ -432,7 +432,7 @@ async def test_api_4_a_session_stays_in_its_tenant_in_its_next_runs(
 # ---- tasks
 
 
-async def test_api_4_the_tasks_of_a_tenant_s_session_stay_in_the_tenant(
+async def test_api_4_the_tasks_of_a_tenants_session_stay_in_the_tenant(
     temporal: Client, env: Environment, http: AsyncClient
 ) -> None:
     env.tools.specs = [ToolSpec(name="send_mail")]
@@ -482,7 +482,7 @@ async def test_api_4_a_running_task_of_a_tenant_is_cancelled_with_its_parent(
         assert (await awaited(acme, f"{task_id}.task-1"))["status"] == "cancelled"
 
 
-async def test_api_4_a_key_of_one_tenant_s_task_is_another_task_in_another_tenant(
+async def test_api_4_an_idempotency_key_of_a_task_is_scoped_to_its_tenant(
     gateways: dict[str, AsyncClient],
 ) -> None:
     tasks = [await create(http, idempotency_key="tenants-k1", description="Of the key.") for http in gateways.values()]
@@ -495,7 +495,7 @@ async def test_api_4_a_key_of_one_tenant_s_task_is_another_task_in_another_tenan
 # ---- MCP
 
 
-async def test_tsk_6_a_task_s_handle_is_unknown_to_its_owner_in_another_tenant(
+async def test_tsk_6_a_task_handle_is_unknown_to_the_same_user_in_another_tenant(
     temporal: Client, shared_env: Environment
 ) -> None:
     settings = Settings(task_queue=shared_env.task_queue, state_dir=shared_env.settings.state_dir)
@@ -523,11 +523,11 @@ async def test_tsk_6_a_task_s_handle_is_unknown_to_its_owner_in_another_tenant(
 
 
 @pytest.mark.parametrize("tenant", ["Acme", "a:b", "a'b", "a b", "-a", "a" * 33, "a\n", "ä"])
-def test_api_4_a_name_that_no_tenant_can_have_is_refused_before_anything_is_asked(tenant: str) -> None:
+def test_api_4_an_invalid_tenant_name_is_rejected(tenant: str) -> None:
     with pytest.raises(ValueError, match="not a valid tenant"):
         Caller("oidc:x", tenant, None, "reader").workflow_id("chat-1")
 
 
-def test_api_4_an_id_with_a_tenant_in_it_is_refused() -> None:
+def test_api_4_an_id_that_contains_a_tenant_is_rejected() -> None:
     with pytest.raises(ValueError, match="not a valid id"):
         Caller("local", "", None, "admin").workflow_id(WorkflowId("acme:chat-1"))

@@ -52,9 +52,7 @@ async def test_api_1_a_watcher_sees_a_turn_from_its_beginning_to_its_end(
     assert watcher.answers == ["echo: hello"]
 
 
-async def test_agt_9_a_watcher_is_told_why_the_model_is_not_asked_now(
-    http: httpx.AsyncClient, env: Environment
-) -> None:
+async def test_agt_9_a_watcher_sees_why_the_model_call_is_delayed(http: httpx.AsyncClient, env: Environment) -> None:
     env.vendor.script = [ModelError("overloaded", "HTTP 529", retry_after=300, vendor="Anthropic")]
     session = await started(http)
     watcher = Watcher(http, session)
@@ -74,7 +72,7 @@ async def test_agt_9_a_watcher_is_told_why_the_model_is_not_asked_now(
         assert watcher.last.waiting_reason is None
 
 
-async def test_api_1_what_waits_is_told_whenever_it_changes(http: httpx.AsyncClient, env: Environment) -> None:
+async def test_api_1_every_change_of_the_queue_is_an_event(http: httpx.AsyncClient, env: Environment) -> None:
     env.vendor.gate.close()
     session = await started(http, "slow")
     await env.vendor.gate.until_arrived(1)
@@ -92,7 +90,7 @@ async def test_api_1_what_waits_is_told_whenever_it_changes(http: httpx.AsyncCli
     assert all(before != after for before, after in pairwise(queue_events))
 
 
-async def test_api_1_one_who_comes_while_something_waits_is_told_after_the_first_update(
+async def test_api_1_a_new_watcher_gets_the_queue_after_the_first_update(
     http: httpx.AsyncClient, env: Environment
 ) -> None:
     env.vendor.gate.close()
@@ -103,7 +101,7 @@ async def test_api_1_one_who_comes_while_something_waits_is_told_after_the_first
         assert [(await anext(events)).event, (await anext(events)).event] == ["update", "queue"]
 
 
-async def test_agt_5_what_the_model_writes_is_shown_and_never_after_its_step(
+async def test_agt_5_partial_text_is_streamed_and_never_after_its_step(
     http: httpx.AsyncClient, env: Environment
 ) -> None:
     """A page that is reloaded in mid-answer lacks the text from before the reload.
@@ -125,7 +123,7 @@ async def test_agt_5_what_the_model_writes_is_shown_and_never_after_its_step(
     assert early.partial_texts == []
 
 
-async def test_agt_5_one_who_comes_back_is_not_told_again_what_the_transcript_has(
+async def test_agt_5_a_returning_client_gets_no_text_that_its_transcript_has(
     http: httpx.AsyncClient, env: Environment
 ) -> None:
     rest, wants_to_pay = Gate(is_open=False), asks(("pay", {"amount": 5}), text="Paying.")
@@ -149,7 +147,7 @@ async def test_agt_5_one_who_comes_back_is_not_told_again_what_the_transcript_ha
     assert back.answers == ["paid"]
 
 
-async def test_agt_5_nothing_is_followed_while_a_person_decides(
+async def test_agt_5_no_partial_output_is_read_while_an_approval_is_pending(
     http: httpx.AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     followers, following = set[str](), env.partials.following
@@ -199,7 +197,7 @@ async def busy(http: httpx.AsyncClient, env: Environment, session: str, turns: i
         pytest.param({"max_state_bytes": 40_000}, 5, id="through moves to the archive"),
     ],
 )
-async def test_api_1_a_client_that_is_cut_after_any_event_holds_what_one_that_stays_holds(
+async def test_api_1_a_client_cut_off_after_any_event_ends_up_with_the_same_transcript(
     http: httpx.AsyncClient, env: Environment, limits: dict[str, int], turns: int
 ) -> None:
     session = await started(http, limits=limits)
@@ -224,7 +222,7 @@ async def test_api_1_a_client_that_is_cut_after_any_event_holds_what_one_that_st
     assert len(ids) == len(set(ids))
 
 
-async def test_api_1_the_cursor_can_be_given_as_parameters_and_the_header_stands_above_them(
+async def test_api_1_the_cursor_can_be_parameters_and_the_header_overrides_them(
     http: httpx.AsyncClient, env: Environment
 ) -> None:
     session = await started(http, "hi")
@@ -239,7 +237,7 @@ async def test_api_1_the_cursor_can_be_given_as_parameters_and_the_header_stands
         assert len((await anext(events)).data["new_messages"]) == 1
 
 
-async def test_api_1_a_cursor_that_is_not_held_gets_everything_anew(http: httpx.AsyncClient, env: Environment) -> None:
+async def test_api_1_an_unknown_cursor_gets_a_reset_with_everything(http: httpx.AsyncClient, env: Environment) -> None:
     session = await started(http, "hi")
     await Watcher(http, session).until(idle_after(1))
     for cursor in ("3.never-was", "9999."):
@@ -253,7 +251,7 @@ async def test_api_1_a_cursor_that_is_not_held_gets_everything_anew(http: httpx.
 # ---- what a session does
 
 
-async def test_api_1_a_session_that_waits_for_people_or_vendors_says_so(
+async def test_api_1_a_stream_shows_waiting_for_an_approval_or_a_vendor(
     http: httpx.AsyncClient, env: Environment
 ) -> None:
     env.vendor.script = [
@@ -276,7 +274,7 @@ async def test_api_1_a_session_that_waits_for_people_or_vendors_says_so(
     assert watcher.answers == ["paid"]
 
 
-async def test_api_1_a_stream_ends_with_its_session_and_is_not_begun_again(
+async def test_api_1_a_stream_ends_with_its_session_and_then_answers_204(
     http: httpx.AsyncClient, env: Environment
 ) -> None:
     session = await started(http, "hi")
@@ -288,17 +286,17 @@ async def test_api_1_a_stream_ends_with_its_session_and_is_not_begun_again(
     # The session may still have been copying its turns away.
     await env.adopt(env.client.get_workflow_handle(session)).handle.result()
     async with asyncio.timeout(BOUND):
-        while (again := await come_back(http, watcher)).status_code == 200:
+        while (again := await reconnected(http, watcher)).status_code == 200:
             await watcher.to_the_end()
     assert (again.status_code, again.content) == (204, b"")
     assert (await Watcher(http, session).to_the_end()).answers == ["echo: hi"]
 
 
-async def come_back(http: httpx.AsyncClient, watcher: Watcher) -> httpx.Response:
+async def reconnected(http: httpx.AsyncClient, watcher: Watcher) -> httpx.Response:
     return await http.get(f"/workflow/{watcher.session}/events", headers={"Last-Event-ID": watcher.last_event_id})
 
 
-async def test_api_1_a_terminated_session_is_told_to_those_who_knew_it_open_and_to_nobody_twice(
+async def test_api_1_each_watcher_sees_the_termination_of_a_session_once(
     http: httpx.AsyncClient, env: Environment
 ) -> None:
     env.vendor.gate.close()
@@ -315,7 +313,7 @@ async def test_api_1_a_terminated_session_is_told_to_those_who_knew_it_open_and_
     assert (await away.to_the_end()).last.status == "terminated"
     assert (there.last.is_processing, there.last.current_message_id) == (False, None)
     for watcher in (there, away):
-        assert (await come_back(http, watcher)).status_code == 204
+        assert (await reconnected(http, watcher)).status_code == 204
     cursor = {"since_revision": there.last.revision, "last_seen_message_id": there.last.last_seen_message_id}
     polled = await http.get(f"/workflow/{session}/conversation", params=cursor)
     update = polled.json()["conversation_update"]
@@ -338,7 +336,9 @@ async def test_api_1_a_stream_of_a_session_that_is_deleted_ends(http: httpx.Asyn
 # ---- what can't be watched
 
 
-async def test_api_1_what_is_wrong_is_said_before_a_stream_begins(http: httpx.AsyncClient, env: Environment) -> None:
+async def test_api_1_invalid_requests_get_a_problem_instead_of_a_stream(
+    http: httpx.AsyncClient, env: Environment
+) -> None:
     session = await started(http)
     path = f"/workflow/{session}/events"
     for cursor in ("nonsense", "1", ".p1", "1e3.p1", "-1.p1", "9999999999999999.p1"):
@@ -352,7 +352,7 @@ async def test_api_1_what_is_wrong_is_said_before_a_stream_begins(http: httpx.As
     assert (unknown.status_code, unknown.headers["content-type"]) == (404, "application/problem+json")
 
 
-async def test_api_2_no_worker_and_no_temporal_are_said_before_a_stream_begins(
+async def test_api_2_a_missing_worker_or_temporal_is_a_problem_instead_of_a_stream(
     http_alone: httpx.AsyncClient, http_nowhere: httpx.AsyncClient
 ) -> None:
     session = await started(http_alone)
@@ -362,7 +362,9 @@ async def test_api_2_no_worker_and_no_temporal_are_said_before_a_stream_begins(
     assert (nowhere.status_code, nowhere.json()["title"]) == (503, "Temporal unreachable")
 
 
-async def test_api_1_a_gateway_that_is_stopping_sends_nobody_away_for_good(temporal: Client, env: Environment) -> None:
+async def test_api_1_a_stopping_gateway_answers_503_so_that_clients_reconnect(
+    temporal: Client, env: Environment
+) -> None:
     app = create_app(env.settings, client=temporal, partials=env.partials, timeouts=patient())
     async with (
         app.router.lifespan_context(app),
@@ -374,7 +376,7 @@ async def test_api_1_a_gateway_that_is_stopping_sends_nobody_away_for_good(tempo
     assert (refused.status_code, refused.json()["title"]) == (503, "Gateway stopping")
 
 
-async def test_api_1_a_silent_stream_has_comments_and_then_its_events(
+async def test_api_1_an_idle_stream_sends_comments_until_the_next_event(
     http: httpx.AsyncClient, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timeouts, "ping", 0.05)
@@ -393,7 +395,7 @@ async def test_api_1_a_silent_stream_has_comments_and_then_its_events(
                 break
 
 
-def test_api_7_the_stream_is_described(api_document: Any) -> None:
+def test_api_7_the_openapi_document_describes_the_stream(api_document: Any) -> None:
     described = api_document["paths"]["/workflow/{id}/events"]["get"]
     event = described["responses"]["200"]["content"]["text/event-stream"]["x-itemSchema"]
     bodies = event["properties"]["data"]["contentSchema"]["anyOf"]
@@ -412,7 +414,7 @@ def test_api_7_the_stream_is_described(api_document: Any) -> None:
     }
 
 
-async def test_api_4_nobody_stores_what_a_stream_says(http: httpx.AsyncClient, env: Environment) -> None:
+async def test_api_4_a_stream_is_sent_with_no_store(http: httpx.AsyncClient, env: Environment) -> None:
     session = await started(http)
     async with http.stream("GET", f"/workflow/{session}/events") as answer:
         assert answer.headers.get_list("cache-control") == ["no-store"]

@@ -61,7 +61,7 @@ def client_of(url: str) -> httpx.AsyncClient:
 # ---- workers
 
 
-async def test_api_1_a_stream_stays_open_while_its_worker_is_killed_and_another_goes_on(
+async def test_api_1_a_stream_stays_open_while_a_worker_is_killed_and_replaced(
     temporal: Client, tmp_path: Path
 ) -> None:
     words = " ".join(f"word{number}" for number in range(20))
@@ -69,7 +69,7 @@ async def test_api_1_a_stream_stays_open_while_its_worker_is_killed_and_another_
     await driven.prompt(id="p1", text="count")
     async with served(temporal, Settings(**settings)) as url, client_of(url) as http:
         watcher = Watcher(http, driven.handle.id)
-        plan = plan_of(temporal, settings, pauses_at="model call 1 has written 10", pause="for ever")
+        plan = plan_of(temporal, settings, pauses_at="model call 1 has written 10", pause="forever")
         async with doomed_worker(plan) as doomed:
             await driven.state()  # asks until the worker has started
             async with watcher.stream() as events:
@@ -82,7 +82,7 @@ async def test_api_1_a_stream_stays_open_while_its_worker_is_killed_and_another_
     assert [growth.attempt for growth in watcher.partial if growth.fresh] == [1, 2]
 
 
-async def test_api_1_one_who_comes_while_no_worker_is_there_is_told_so_and_one_who_is_there_is_not_sent_away(
+async def test_api_1_without_a_worker_new_streams_get_a_504_and_open_ones_stay_open(
     temporal: Client, tmp_path: Path
 ) -> None:
     queue, partials = f"q-{uuid4()}", InProcessCarrier()
@@ -93,7 +93,7 @@ async def test_api_1_one_who_comes_while_no_worker_is_there_is_told_so_and_one_w
             stream = watcher.stream()
             events = await stream.__aenter__()
             await watcher.until_in(events, idle_after(1))
-        # Its worker has stopped; a prompt is accepted all the same, and tells the watch that something has changed.
+        # Its worker has stopped; a prompt is still accepted, and wakes the watch.
         await http.post(f"/workflow/{watcher.session}/prompt", json={"message": "more", "id": "p2"})
         events_url = f"/workflow/{watcher.session}/events"
         assert (await http.get(events_url, headers={"Last-Event-ID": watcher.last_event_id})).status_code == 504
@@ -104,9 +104,9 @@ async def test_api_1_one_who_comes_while_no_worker_is_there_is_told_so_and_one_w
     assert watcher.answers == ["echo: hi", "echo: more"]
 
 
-def test_api_2_a_worker_that_is_only_busy_is_not_said_to_be_absent() -> None:
+def test_api_2_a_busy_worker_is_not_reported_as_missing() -> None:
     silence, watcher = problem("no-worker", session_id="s").problem, _Watcher(WorkflowId("s"), UpdatesRequest())
-    for _ in range(5):  # each time it did not answer, it did something else meanwhile
+    for _ in range(5):  # each time it did not answer, it was doing something else
         assert watcher.next_problem(silence, has_sign_of_life=True) is None
     assert watcher.next_problem(silence, has_sign_of_life=False) is None
     assert watcher.next_problem(silence, has_sign_of_life=True) is None
@@ -115,7 +115,7 @@ def test_api_2_a_worker_that_is_only_busy_is_not_said_to_be_absent() -> None:
     assert watcher.next_problem(silence, has_sign_of_life=False) is None, "once"
 
 
-async def test_api_2_a_stream_says_that_its_session_is_stuck_and_goes_on_once_it_is_mended(
+async def test_api_2_a_stream_reports_a_stuck_session_and_continues_after_the_fix(
     http: httpx.AsyncClient, env: Environment, product_bounds: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = await env.start(task_seconds=FAILING_TASK_SECONDS)
@@ -135,7 +135,9 @@ async def test_api_2_a_stream_says_that_its_session_is_stuck_and_goes_on_once_it
 # ---- Temporal
 
 
-async def test_api_1_a_stream_outlives_temporal(temporal: Client, env: Environment, tmp_path: Path) -> None:
+async def test_api_1_a_stream_survives_an_outage_of_temporal(
+    temporal: Client, env: Environment, tmp_path: Path
+) -> None:
     async with Relay(temporal.service_client.config.target_host) as relay:
         client = await Client.connect(relay.address, data_converter=DATA_CONVERTER)
         settings = Settings(task_queue=env.task_queue, state_dir=tmp_path)
@@ -157,7 +159,7 @@ async def test_api_1_a_stream_outlives_temporal(temporal: Client, env: Environme
 async def test_api_2_a_connection_that_hangs_is_reported_to_streams_and_polls(
     temporal: Client, env: Environment, tmp_path: Path
 ) -> None:
-    """R7: a stream said nothing for a minute, and polls were answered from the cache for 16 s."""
+    """R7: a stream was silent for a minute, and polls were answered from the cache for 16 s."""
     async with Relay(temporal.service_client.config.target_host) as relay:
         client = await Client.connect(relay.address, data_converter=DATA_CONVERTER)
         settings = Settings(task_queue=env.task_queue, state_dir=tmp_path)
@@ -198,7 +200,7 @@ class Switch:
         monkeypatch.setattr(Blobs, "get", get_if_on)
 
 
-async def test_api_1_an_answer_that_was_told_as_an_excerpt_is_told_whole_once_it_can_be_read(
+async def test_api_1_an_answer_sent_as_an_excerpt_is_sent_in_full_once_it_is_readable(
     http: httpx.AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env.vendor.script = [says(LARGE), says("short")]
@@ -220,7 +222,7 @@ async def test_api_1_an_answer_that_was_told_as_an_excerpt_is_told_whole_once_it
         assert [turn["agent_message"] for turn in (await anext(events)).data["updated_messages"]] == [LARGE]
 
 
-async def test_api_1_the_stream_of_an_ended_session_ends_with_its_whole_answers(
+async def test_api_1_the_stream_of_an_ended_session_ends_with_its_full_answers(
     http: httpx.AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env.vendor.script = [says(LARGE)]
@@ -260,7 +262,7 @@ async def gateway_process(temporal: Client, task_queue: str, folder: Path, port:
             await command.ended()
 
 
-async def test_api_1_a_gateway_killed_in_mid_answer_is_come_back_to_without_loss_or_repetition(
+async def test_api_1_clients_resume_without_gaps_after_a_gateway_is_killed_in_mid_answer(
     temporal: Client, tmp_path: Path
 ) -> None:
     port, rest = restart_port(), Gate(is_open=False)
@@ -283,9 +285,7 @@ async def test_api_1_a_gateway_killed_in_mid_answer_is_come_back_to_without_loss
     assert watcher.answers == ["first", "Hello"]
 
 
-async def test_api_3_a_gateway_that_is_told_to_stop_ends_a_hundred_streams_at_once(
-    temporal: Client, tmp_path: Path
-) -> None:
+async def test_api_3_a_gateway_ends_a_hundred_streams_at_once_at_sigterm(temporal: Client, tmp_path: Path) -> None:
     port = restart_port()
     async with (
         environment(temporal) as env,
@@ -308,7 +308,7 @@ async def test_api_3_a_gateway_that_is_told_to_stop_ends_a_hundred_streams_at_on
 
 
 SEND_BUFFER_BYTES = 4_200_000
-"""More than the kernel takes for a client that takes nothing: then the gateway waits for the client."""
+"""More than the kernel buffers for a client that does not read: then the gateway waits for the client."""
 
 
 @contextmanager
@@ -321,7 +321,7 @@ def deaf_client(url: str, session: str) -> Iterator[None]:
         yield
 
 
-async def test_api_3_a_client_that_takes_nothing_holds_nobody_up_and_is_let_go(
+async def test_api_3_a_client_that_stops_reading_delays_no_others_and_is_disconnected(
     http: httpx.AsyncClient,
     url: str,
     env: Environment,

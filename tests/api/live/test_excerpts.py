@@ -43,7 +43,7 @@ def resumes_at(event: UpdateEvent | None) -> int:
     return int(event.id.partition(".")[0])
 
 
-async def test_ses_15_a_watcher_with_whole_answers_reads_nothing_again(watcher: _Watcher) -> None:
+async def test_ses_15_full_answers_are_not_read_again(watcher: _Watcher) -> None:
     assert resumes_at(watcher.next_update(event_of(turn(1)), is_retry=False)) == 100
     assert (watcher.excerpts, watcher.retry_at, watcher.is_retry_due()) == ({}, None, False)
 
@@ -58,7 +58,7 @@ async def test_ses_15_a_client_resumes_before_its_first_excerpt(watcher: _Watche
     assert (resumes_at(whole), watcher.retry_at) == (100, None)
 
 
-async def test_ses_15_excerpts_are_read_again_with_growing_pauses_and_not_sent_twice(watcher: _Watcher) -> None:
+async def test_ses_15_excerpts_are_read_again_at_growing_intervals_and_sent_once(watcher: _Watcher) -> None:
     watcher.next_update(event_of(excerpt_of(1)), is_retry=False)
     pauses = list[float]()
     for _ in range(7):
@@ -71,7 +71,7 @@ async def test_ses_15_excerpts_are_read_again_with_growing_pauses_and_not_sent_t
 
 
 @pytest.mark.parametrize("later", [event_of(turn(1), updated=True), event_of(reset=True)])
-async def test_ses_15_excerpts_that_the_watcher_no_longer_has_are_not_read_again(
+async def test_ses_15_excerpts_that_a_later_update_replaced_are_not_read_again(
     watcher: _Watcher, later: UpdateEvent
 ) -> None:
     watcher.next_update(event_of(excerpt_of(1)), is_retry=False)

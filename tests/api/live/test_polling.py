@@ -30,7 +30,7 @@ from turnkeeper.models.transcript.conversation import (
 )
 
 SHORT = 0.4
-"""Seconds; a poll that is held takes at least so long."""
+"""Seconds that a waiting poll takes at least."""
 
 
 def fresh() -> str:
@@ -169,7 +169,7 @@ RUNNING, ENDED, OLD = turn_of("processing"), turn_of("completed", ended_ago=4), 
     ],
     ids=["running", "ended just now", "ended long ago", "with something new", "with a revision"],
 )
-def test_ses_12_only_a_turn_that_ended_long_ago_is_not_repeated(
+def test_ses_12_only_turns_that_ended_recently_are_repeated(
     turn: ConversationMessage, fields: dict[str, Any], is_repeated: bool
 ) -> None:
     cursor = UpdatesRequest(last_seen_message_id="p1", since_revision=fields.pop("since_revision", None))
@@ -215,7 +215,7 @@ async def test_ses_12_the_etag_of_a_deleted_session_does_not_match_its_successor
         assert answer.headers["etag"] != first_etag
 
 
-async def test_ses_12_a_client_that_knows_only_the_last_message_is_given_its_end_at_once(
+async def test_ses_12_a_client_with_only_the_message_id_gets_the_finished_turn_at_once(
     http: AsyncClient, env: Environment
 ) -> None:
     env.vendor.gate.close()
@@ -231,7 +231,7 @@ async def test_ses_12_a_client_that_knows_only_the_last_message_is_given_its_end
 
     await until(has_ended)
     async with asyncio.timeout(BOUND / 2):
-        # It ended before this client came back: what it holds of the turn is out of date.
+        # It ended before this client came back, whose copy of the turn is out of date.
         answer, _ = await poll(http, session, wait=60, last_seen_message_id=running["id"])
     (ended,) = update_of(answer)["updated_messages"]
     assert ended["is_complete"]
@@ -239,7 +239,7 @@ async def test_ses_12_a_client_that_knows_only_the_last_message_is_given_its_end
     assert took >= SHORT
 
 
-async def test_ses_12_each_of_two_clients_that_know_only_the_last_message_is_given_its_end(
+async def test_ses_12_two_clients_with_only_the_message_id_both_get_the_finished_turn(
     http: AsyncClient, env: Environment
 ) -> None:
     env.vendor.gate.close()
@@ -257,7 +257,7 @@ async def test_ses_12_each_of_two_clients_that_know_only_the_last_message_is_giv
                 turns = update_of((await poll(http, session, **cursor))[0])["updated_messages"]
 
 
-async def test_ses_12_a_client_that_knows_only_the_etag_is_held_until_something_is_new(http: AsyncClient) -> None:
+async def test_ses_12_a_poll_with_only_an_etag_waits_until_something_is_new(http: AsyncClient) -> None:
     session = await answered(http, "one")
     etag = (await poll(http, session))[0].headers["etag"]
     answer, took = await poll(http, session, etag=etag, wait=SHORT)
@@ -272,7 +272,7 @@ async def test_ses_12_a_client_that_knows_only_the_etag_is_held_until_something_
 
 
 @pytest.mark.parametrize("sends_etag", [False, True])
-async def test_ses_12_a_client_that_knows_revision_and_etag_is_held_until_something_is_new(
+async def test_ses_12_a_poll_with_revision_and_etag_waits_until_something_is_new(
     http: AsyncClient, sends_etag: bool
 ) -> None:
     session = await answered(http, "one")
@@ -287,14 +287,14 @@ async def test_ses_12_a_client_that_knows_revision_and_etag_is_held_until_someth
         etag = answer.headers["etag"]
 
 
-async def test_ses_12_a_client_that_knows_nothing_is_answered_at_once(http: AsyncClient) -> None:
+async def test_ses_12_a_poll_without_a_cursor_is_answered_at_once(http: AsyncClient) -> None:
     session = await answered(http, "one")
     async with asyncio.timeout(BOUND / 2):
         answer, _ = await poll(http, session, wait=50)
     assert len(update_of(answer)["new_messages"]) == 1
 
 
-async def test_ses_12_the_end_of_a_session_is_told_once_and_then_holds_whoever_knows_it(http: AsyncClient) -> None:
+async def test_ses_12_the_end_of_a_session_is_reported_once_and_later_polls_wait(http: AsyncClient) -> None:
     session = await answered(http, "one")
     first = update_of((await poll(http, session))[0])
     by_message = {"last_seen_message_id": first["last_seen_message_id"]}
@@ -314,8 +314,8 @@ async def test_ses_12_the_end_of_a_session_is_told_once_and_then_holds_whoever_k
     assert (update_of(answer)["status"], took >= SHORT) == ("ended", True)
 
 
-async def test_api_3_whoever_comes_as_a_watch_ends_gets_a_new_one() -> None:
-    """P12: a caller that came at that moment waited for changes that nobody noted."""
+async def test_api_3_a_caller_that_arrives_as_a_watch_ends_gets_a_new_one() -> None:
+    """P12: a caller that arrived at that moment waited for changes that were not noted."""
     polls = asyncio.Semaphore(0)
 
     class Service:

@@ -1,4 +1,4 @@
-"""The progress of running tools, from a real MCP server to those who watch: AGT-7."""
+"""The progress of running tools, from a real MCP server to the watchers: AGT-7."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ ODD_REPORTS = {
     '"progress": 1, "message": "a\\nb\\u202ec\\u200b<b>d</b>\\ud800"': "a b<U+202E>c<U+200B><b>d</b>\ufffd",
     f'"progress": 1, "message": "{"long " * 10_000}"': "long " * 39 + "long…",
 }
-"""What servers report, and what is shown of it."""
+"""The progress that servers report, and the text that is shown."""
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def progress_of(watcher: Watcher) -> list[tuple[str, str]]:
 
 
 def results_of(watcher: Watcher) -> list[ToolResult | None]:
-    """Return the results of the calls that a watcher knows."""
+    """Return the results of the calls in a watcher's transcript."""
     steps = [step for turn in watcher.copy.turns for step in turn.steps if isinstance(step, ModelStep)]
     return [call.result for step in steps for call in step.tool_calls]
 
@@ -71,7 +71,7 @@ def results_of(watcher: Watcher) -> list[ToolResult | None]:
 async def test_agt_7_parallel_calls_show_their_own_progress_until_they_end(
     http: httpx.AsyncClient, env: Environment, tmp_path: Path
 ) -> None:
-    """F10: nobody sees how far a tool is."""
+    """F10: the progress of a tool is not shown."""
     reports = [
         f'"progress": {done}, "total": 12, "message": "{verb} page NUMBER"'
         for done, verb in ((3, "Read"), (4, "Write"))
@@ -90,7 +90,7 @@ async def test_agt_7_parallel_calls_show_their_own_progress_until_they_end(
         await returning.until(lambda so_far: {*progress_of(so_far)} == {reading, writing})
         (tmp_path / "one").touch()
         await watcher.until_in(events, lambda so_far: results_of(so_far)[0] is not None)
-        # One who comes now sees only the call that still runs.
+        # A new watcher sees only the call that still runs.
         last = await Watcher(http, session.handle.id).until(lambda so_far: bool(progress_of(so_far)))
         assert progress_of(last) == [writing]
         (tmp_path / "other").touch()
@@ -103,7 +103,7 @@ async def test_agt_7_parallel_calls_show_their_own_progress_until_they_end(
     assert "page 0" not in str(history.events), "it is recorded"
 
 
-async def test_agt_7_odd_numbers_and_texts_of_progress_are_shown_safely(
+async def test_agt_7_unusual_progress_values_are_shown_safely(
     http: httpx.AsyncClient, env: Environment, tmp_path: Path
 ) -> None:
     env.vendor.script = [asks(*(reporting(report) for report in ODD_REPORTS)), says("Done.")]
@@ -136,7 +136,7 @@ async def test_agt_7_a_flood_of_progress_costs_four_events_a_second(
 
 
 @pytest.mark.timeout(3 * BOUND)
-async def test_agt_7_progress_of_the_server_of_everything_is_progress_of(
+async def test_agt_7_progress_of_the_mcp_everything_server_is_shown(
     http: httpx.AsyncClient, env: Environment, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     assert request.config.cache

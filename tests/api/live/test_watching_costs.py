@@ -1,4 +1,4 @@
-"""What watching and polling cost the workers: API-3."""
+"""The cost of watching and polling: API-3."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -34,7 +34,7 @@ async def http(url: str) -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest.fixture(autouse=True)
 def _no_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sessions are idle for less long than it takes to copy their turns to the archive, which are changes too."""
+    """Sessions are not idle for long enough to copy their turns to the archive, which would be a change too."""
     monkeypatch.setattr(activity_options, "IDLE_PAUSE", timedelta(days=1))
 
 
@@ -54,7 +54,7 @@ async def test_api_3_idle_watchers_cost_no_query_and_no_workflow_task(
     timeouts: Timeouts,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # Long polls end and begin anew, as they do every half a minute.
+    # Long polls end and start again, as they do every half minute.
     monkeypatch.setattr(timeouts, "watch_poll", 0.2)
     polls, poll = VersionCounter(), WorkflowService.get_workflow_execution_history
 
@@ -80,7 +80,7 @@ async def test_api_3_idle_watchers_cost_no_query_and_no_workflow_task(
         await stream.__aexit__(None, None, None)
 
 
-async def test_api_3_a_session_polled_again_and_again_is_asked_only_when_it_has_changed(
+async def test_api_3_repeated_polls_query_a_session_only_after_a_change(
     http: httpx.AsyncClient, session_requests: SessionRequests, env: Environment
 ) -> None:
     session = await started(http, "hi")
@@ -101,7 +101,7 @@ async def test_api_3_a_session_polled_again_and_again_is_asked_only_when_it_has_
     assert [turn["id"] for turn in (await polled(http, session, **cursor))["new_messages"]] == ["p2"]
 
 
-async def test_api_3_a_poll_at_the_cursor_of_an_open_stream_asks_nobody(
+async def test_api_3_a_poll_at_the_cursor_of_an_open_stream_needs_no_query(
     http: httpx.AsyncClient, session_requests: SessionRequests
 ) -> None:
     watcher = Watcher(http, await started(http, "hi"))
@@ -115,7 +115,7 @@ async def test_api_3_a_poll_at_the_cursor_of_an_open_stream_asks_nobody(
     assert (answer["revision"], answer["new_messages"], answer["reset"]) == (watcher.last.revision, [], False)
 
 
-async def test_api_3_a_session_at_work_is_read_at_its_beginning_and_end_and_seldom_between(
+async def test_api_3_a_running_turn_is_read_at_its_start_and_end_and_rarely_in_between(
     http: httpx.AsyncClient, session_requests: SessionRequests, env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "READ_PAUSE_SECONDS", 10 * BOUND)
@@ -130,9 +130,7 @@ async def test_api_3_a_session_at_work_is_read_at_its_beginning_and_end_and_seld
     assert len(session_requests.queries) <= 4, "before the turn, at its beginning and at its end, and once its queue"
 
 
-async def test_api_3_who_has_written_reads_what_it_wrote_however_many_poll(
-    http: httpx.AsyncClient, env: Environment
-) -> None:
+async def test_api_3_a_client_reads_its_own_writes_while_others_poll(http: httpx.AsyncClient, env: Environment) -> None:
     env.vendor.gate.close()
     session = await started(http, "slow")
     await env.vendor.gate.until_arrived(1)

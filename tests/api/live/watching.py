@@ -17,7 +17,7 @@ from turnkeeper.models.transcript.partial_output import PartialGrowth
 
 @dataclass(frozen=True)
 class Sse:
-    """An event as it came over the wire."""
+    """An event as received."""
 
     event: str
     data: dict[str, Any]
@@ -25,7 +25,7 @@ class Sse:
 
 
 async def parsed(lines: AsyncIterator[str]) -> AsyncGenerator[Sse, None]:
-    """Parse events as the HTML standard says; comments are left out."""
+    """Parse events as the HTML standard says, without comments."""
     fields: dict[str, str] = {}
     async for line in lines:
         if line.startswith(":"):
@@ -88,7 +88,7 @@ class Watcher:
             self._grow(PartialGrowth.model_validate(event.data))
 
     def _check_id(self, event_id: str, update: ConversationUpdate) -> None:
-        """The id is the cursor after the update, but stays before a turn that is held as an excerpt."""
+        """The id is the cursor after the update, but stays before a turn that is only an excerpt."""
         before = [turn.revision - 1 for turn in self.copy.turns if turn.agent_message_blob]
         assert event_id == f"{min([update.revision, *before])}.{update.last_seen_message_id or ''}"
 
@@ -117,28 +117,28 @@ class Watcher:
         """The texts of the parts that are being written."""
         return [text for _, text in sorted(self.writing.items())]
 
-    async def until(self, is_so: Callable[["Watcher"], bool]) -> "Watcher":
-        """Watch until `is_so`, then disconnect."""
+    async def until(self, condition: Callable[["Watcher"], bool]) -> "Watcher":
+        """Watch until `condition`, then disconnect."""
         async with asyncio.timeout(BOUND), self.stream() as events:
-            await self.until_in(events, is_so)
+            await self.until_in(events, condition)
         return self
 
-    async def until_in(self, events: AsyncGenerator[Sse, None], is_so: Callable[["Watcher"], bool]) -> None:
-        """Read on until `is_so`, and stay connected."""
+    async def until_in(self, events: AsyncGenerator[Sse, None], condition: Callable[["Watcher"], bool]) -> None:
+        """Read on until `condition`, and stay connected."""
         async with asyncio.timeout(BOUND):
             async for _ in events:
-                if is_so(self):
+                if condition(self):
                     return
         raise AssertionError(f"the stream ended first; the last event was {self.events[-1:]}")
 
-    async def cut_after(self, events: int, is_so: Callable[["Watcher"], bool]) -> "Watcher":
-        """Watch until `is_so`; disconnect after every `events` events, and connect again."""
+    async def cut_after(self, events: int, condition: Callable[["Watcher"], bool]) -> "Watcher":
+        """Watch until `condition`; disconnect after every `events` events, and connect again."""
         async with asyncio.timeout(2 * BOUND):
             while True:
                 async with self.stream() as stream:
                     for _ in range(events):
                         await anext(stream)
-                        if is_so(self):
+                        if condition(self):
                             return self
 
     async def to_the_end(self) -> "Watcher":

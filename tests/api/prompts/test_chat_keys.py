@@ -14,7 +14,7 @@ def key() -> str:
 
 
 @pytest.mark.parametrize("in_header", [True, False])
-async def test_api_1_a_chat_that_starts_a_session_and_is_sent_again_is_one_prompt(
+async def test_api_1_a_repeated_chat_request_starts_one_session_with_one_prompt(
     http: AsyncClient, in_header: bool
 ) -> None:
     its_key = key()
@@ -30,7 +30,7 @@ async def test_api_1_a_chat_that_starts_a_session_and_is_sent_again_is_one_promp
     assert (await http.get(f"/workflow/{session}")).json()["turn_count"] == 1
 
 
-async def test_api_1_a_chat_that_continues_a_session_and_is_sent_again_is_one_prompt(http: AsyncClient) -> None:
+async def test_api_1_a_repeated_chat_request_to_a_session_is_one_prompt(http: AsyncClient) -> None:
     session, headers = f"c-{uuid4()}", {"Idempotency-Key": "same-key"}
     for _ in range(3):
         answer = await http.post("/chat", json={"message": "pay 7", "workflow_id": session}, headers=headers)
@@ -38,7 +38,7 @@ async def test_api_1_a_chat_that_continues_a_session_and_is_sent_again_is_one_pr
     assert len(await finished(http, session)) == 1
 
 
-async def test_api_1_two_users_who_choose_the_same_key_do_not_share_a_session(http: AsyncClient) -> None:
+async def test_api_1_two_users_with_the_same_key_do_not_share_a_session(http: AsyncClient) -> None:
     headers = {"Idempotency-Key": key()}
     sessions = [
         (await http.post("/chat", json={"message": "hi", "user_name": user}, headers=headers)).json()["workflow_id"]
@@ -47,14 +47,14 @@ async def test_api_1_two_users_who_choose_the_same_key_do_not_share_a_session(ht
     assert sessions[0] != sessions[1]
 
 
-async def test_api_2_a_chat_s_id_that_differs_from_its_key_is_refused(http: AsyncClient) -> None:
+async def test_api_2_a_chat_id_that_differs_from_its_idempotency_key_is_a_422(http: AsyncClient) -> None:
     answer = await http.post("/chat", json={"message": "x", "id": "a"}, headers={"Idempotency-Key": "b"})
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "id")
     answer = await http.post("/chat", json={"message": "x"}, headers={"Idempotency-Key": "a b"})
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "idempotency-key")
 
 
-async def test_api_1_a_chat_that_is_sent_again_after_its_session_has_ended_starts_no_other(http: AsyncClient) -> None:
+async def test_api_1_a_repeated_chat_request_to_an_ended_session_starts_no_new_one(http: AsyncClient) -> None:
     headers = {"Idempotency-Key": key()}
     session = (await http.post("/chat", json={"message": "hi"}, headers=headers)).json()["workflow_id"]
     await finished(http, session)

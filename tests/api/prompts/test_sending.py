@@ -26,14 +26,14 @@ from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.session.queue.prompts import Fate
 
 TEXT_CHARS = 99_000
-"""Of a long prompt, which a gateway accepts."""
+"""The length of a long prompt that a gateway accepts."""
 
 FLOODED_TURNS = 5
 """Turns to wait for after a flood."""
 
 
 TIMES = product()
-"""Of the gateways of this file: those of production while no worker runs."""
+"""The timeouts of the gateways of this file: as in production while no worker runs."""
 
 
 def fresh() -> str:
@@ -56,14 +56,14 @@ def rpcs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 async def http_alone(temporal: Client, tmp_path: Path) -> AsyncIterator[AsyncClient]:
-    """The gateway, with no worker but those of the test."""
+    """The gateway; only the test starts workers."""
     async with gateway(temporal, f"nobody-{tmp_path.name}", tmp_path, timeouts=TIMES) as client:
         yield client
 
 
 @asynccontextmanager
 async def worker_of(temporal: Client, folder: Path) -> AsyncIterator[Environment]:
-    """A worker for the sessions of the gateways that have none. While it runs, they wait for it as long as it takes."""
+    """A worker for the sessions of the gateways that have none. While it runs, they wait for it without a limit."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         for name, seconds in vars(patient()).items():
             monkeypatch.setattr(TIMES, name, seconds)
@@ -102,7 +102,7 @@ async def turn_ids(http: AsyncClient, session: str) -> list[str]:
 # ---- one signal
 
 
-async def test_api_1_a_prompt_is_one_signal_and_nothing_else(http: AsyncClient, rpcs: list[str]) -> None:
+async def test_api_1_a_prompt_is_exactly_one_signal(http: AsyncClient, rpcs: list[str]) -> None:
     session = fresh()
     await http.post("/workflow", json={"id": session})
     for path in (f"/workflow/{session}/prompt", f"/workflow/{session}/prompt?start=true"):
@@ -116,7 +116,7 @@ async def test_api_1_a_prompt_is_one_signal_and_nothing_else(http: AsyncClient, 
     assert (answer.status_code, rpcs) == (202, ["signal_with_start_workflow_execution"])
 
 
-async def test_api_1_the_response_says_where_the_fate_of_the_prompt_can_be_read(http: AsyncClient) -> None:
+async def test_api_1_the_response_links_to_the_fate_of_the_prompt(http: AsyncClient) -> None:
     session = fresh()
     await http.post("/workflow", json={"id": session})
     chat = {"message": "hi", "id": "p2", "workflow_id": session}
@@ -145,7 +145,7 @@ async def test_ses_6_the_same_id_sent_again_is_one_turn(http: AsyncClient) -> No
         ("?wait=0", "wait=50", 202),
     ],
 )
-async def test_api_1_a_turn_is_waited_for_by_parameter_or_header(
+async def test_api_1_wait_can_be_a_parameter_or_a_header(
     http: AsyncClient, query: str, prefer: str | None, status: int
 ) -> None:
     session, headers = fresh(), {"Prefer": prefer} if prefer else {}
@@ -164,7 +164,7 @@ async def test_api_2_without_a_worker_a_prompt_is_accepted_at_once(http_alone: A
         assert time.monotonic() - began < bound + SLACK
 
 
-async def test_api_1_a_waiter_gets_the_turn_although_no_query_was_answered_as_it_ended(
+async def test_api_1_a_waiting_request_gets_its_turn_even_if_queries_failed_as_it_ended(
     http: AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session, fates, failures = fresh(), http._transport.app.state.services.fates, 3
@@ -205,7 +205,7 @@ async def test_ses_6_500_prompts_without_a_worker_become_turns_in_order(
         assert await turn_ids(http_alone, session) == ids
 
 
-async def test_ses_6_a_flood_without_a_worker_ends_in_429_and_harms_no_workflow_task(
+async def test_ses_6_too_many_prompts_without_a_worker_get_429_and_break_no_workflow_task(
     http_alone: AsyncClient, temporal: Client, tmp_path: Path
 ) -> None:
     session, promised = fresh(), list[str]()
@@ -234,12 +234,12 @@ async def test_ses_6_a_flood_without_a_worker_ends_in_429_and_harms_no_workflow_
         await until_status(http_alone, session, "ended")
 
 
-async def test_ses_6_64_clients_of_64_sessions_are_each_answered(http_alone: AsyncClient) -> None:
+async def test_ses_6_64_clients_of_64_sessions_all_get_answers(http_alone: AsyncClient) -> None:
     answers = await asyncio.gather(*(send(http_alone, fresh(), "p1", query="?start=true") for _ in range(64)))
     assert {(answer.status_code, answer.json()["message_id"]) for answer in answers} == {(202, "p1")}
 
 
-# ---- what is refused
+# ---- rejections
 
 
 async def test_ses_6_a_queue_that_was_just_read_as_full_gets_429(
@@ -250,7 +250,7 @@ async def test_ses_6_a_queue_that_was_just_read_as_full_gets_429(
     env.vendor.gate.close()
     await http.post("/workflow", json={"id": session, "limits": {"max_queued_prompts": 2}, "prompt": "slow"})
     await env.vendor.gate.until_arrived(1)
-    for message_id in ("p1", "p2", "p3"):  # nobody has read the queue
+    for message_id in ("p1", "p2", "p3"):  # the queue was not read
         assert (await send(http, session, message_id)).status_code == 202
     queue = await http.get(f"/workflow/{session}/queue")
     assert [prompt["id"] for prompt in queue.json()["waiting"]] == ["p1", "p2", "p3"]
@@ -263,7 +263,9 @@ async def test_ses_6_a_queue_that_was_just_read_as_full_gets_429(
     assert (await send(http, session, "p4")).status_code == 202
 
 
-async def test_ses_6_a_session_that_has_ended_answers_409(http: AsyncClient, env: Environment, rpcs: list[str]) -> None:
+async def test_ses_6_a_prompt_to_an_ended_session_is_a_409(
+    http: AsyncClient, env: Environment, rpcs: list[str]
+) -> None:
     ended, terminated = fresh(), fresh()
     for session in (ended, terminated):
         await http.post("/workflow", json={"id": session})
@@ -289,7 +291,7 @@ async def test_ses_6_a_prompt_to_an_ending_session_gets_409_or_is_discarded(
     await http.post("/workflow", json={"id": session, "prompt": "slow"})
     await env.vendor.gate.until_arrived(1)
     await http.post(f"/workflow/{session}/end")
-    assert (await send(http, session, "late")).status_code == 202  # nobody has read the session since
+    assert (await send(http, session, "late")).status_code == 202  # the session was not read since then
     fate = await http.get(f"/workflow/{session}/queue/late")
     assert (fate.status_code, fate.json()["fate"]) == (200, "discarded")
     refused = await send(http, session, "later")
@@ -356,9 +358,7 @@ async def test_ses_6_without_a_worker_the_fate_of_a_waiting_prompt_is_504(http_a
     assert time.monotonic() - began < 3 + SLACK
 
 
-async def test_ses_6_an_archived_turn_says_what_became_of_its_prompt_without_a_worker(
-    temporal: Client, tmp_path: Path
-) -> None:
+async def test_ses_6_without_a_worker_the_archive_has_the_fate_of_a_prompt(temporal: Client, tmp_path: Path) -> None:
     session, queue = fresh(), f"nobody-{tmp_path.name}"
     async with gateway(temporal, queue, tmp_path, timeouts=TIMES) as http:
         async with worker_of(temporal, tmp_path):
@@ -370,7 +370,7 @@ async def test_ses_6_an_archived_turn_says_what_became_of_its_prompt_without_a_w
         assert (answer.status_code, answer.json()["fate"], answer.json()["turn_id"]) == (200, "started", "p1")
 
 
-async def test_ses_6_an_archived_rejection_counts_only_after_the_session_has_answered(
+async def test_ses_6_an_archived_rejection_is_returned_only_after_asking_the_session(
     temporal: Client, tmp_path: Path
 ) -> None:
     session, path = fresh(), "/workflow/{}/queue/{}"

@@ -27,7 +27,7 @@ async def asking(env: Environment, start: SessionInput | None = None) -> tuple[D
     return session, f"/workflow/{session.handle.id}/approvals"
 
 
-async def test_agt_8_what_waits_is_listed_and_decided_over_http(http: AsyncClient, env: Environment) -> None:
+async def test_agt_8_pending_calls_are_listed_and_decided_over_http(http: AsyncClient, env: Environment) -> None:
     session, path = await asking(env)
     listed = (await http.get(path)).json()
     (pending,) = listed["approvals"]
@@ -48,7 +48,7 @@ async def test_agt_8_what_waits_is_listed_and_decided_over_http(http: AsyncClien
     assert (late.status_code, problem_of(late)) == (409, "not-awaiting-approval")
 
 
-async def test_agt_8_a_decision_names_the_person_of_the_key_and_a_repeated_one_does_not_change_that(
+async def test_agt_8_a_decision_names_the_owner_of_the_key_that_decided_first(
     temporal: Client, env: Environment
 ) -> None:
     async with (
@@ -76,7 +76,9 @@ async def test_agt_8_a_decision_names_the_person_of_the_key_and_a_repeated_one_d
         assert "decided_by" not in full.text
 
 
-async def test_agt_8_a_decision_by_the_ai_sdk_names_the_person_too(temporal: Client, env: Environment) -> None:
+async def test_agt_8_a_decision_through_the_ai_sdk_names_the_owner_of_the_key(
+    temporal: Client, env: Environment
+) -> None:
     async with gateway_of_callers(temporal, env.settings, partials=env.partials) as app, client_of(app, BOB) as bob:
         session, path = await asking(env)
         pending = (await bob.get(path)).json()["approvals"][0]
@@ -94,7 +96,7 @@ async def test_agt_8_a_decision_by_the_ai_sdk_names_the_person_too(temporal: Cli
         assert turn.steps[0].tool_calls[0].approval.decided_by == "Bob"
 
 
-async def test_agt_8_large_arguments_are_shown_by_reference_and_read_in_full(
+async def test_agt_8_large_arguments_are_returned_by_reference_and_readable_in_full(
     http: AsyncClient, env: Environment
 ) -> None:
     env.tools.specs = [ToolSpec(name="send_mail")]
@@ -111,7 +113,7 @@ async def test_agt_8_large_arguments_are_shown_by_reference_and_read_in_full(
     assert env.tools.calls[0].args == {"text": "x" * 20_000}
 
 
-async def test_api_2_many_decisions_at_once_are_all_taken(http: AsyncClient, env: Environment) -> None:
+async def test_api_2_concurrent_decisions_all_succeed(http: AsyncClient, env: Environment) -> None:
     env.tools.specs = [ToolSpec(name="send_mail")]
     env.vendor.script = [asks(*[("send_mail", {"n": number}) for number in range(40)]), says("done")]
     session = await env.start()
@@ -121,7 +123,7 @@ async def test_api_2_many_decisions_at_once_are_all_taken(http: AsyncClient, env
 
     async def approve(call: PendingApproval) -> int:
         decision = {"args_digest": call.args_digest, "decision": "approve"}
-        # The worker of a busy machine may take too long; the same decision twice is one.
+        # On a busy machine the worker may be slow; repeating a decision is harmless.
         return (await until_not(504, partial(http.post, f"{path}/{call.call_id}", json=decision))).status_code
 
     async with asyncio.timeout(BOUND):
@@ -132,7 +134,7 @@ async def test_api_2_many_decisions_at_once_are_all_taken(http: AsyncClient, env
 
 @pytest.fixture(scope="module")
 async def undecided(shared_env: Environment) -> DrivenSession:
-    """A session that waits for a decision which no test of this file takes."""
+    """A session with a pending approval that no test of this file decides."""
     session, _ = await asking(shared_env)
     return session
 
@@ -154,7 +156,7 @@ async def undecided(shared_env: Environment) -> DrivenSession:
         ("1.1", {"decision": "approve"}, 422, "invalid"),
     ],
 )
-async def test_api_2_a_decision_that_can_not_be_taken_says_why(
+async def test_api_2_a_decision_that_cannot_be_made_gets_an_error_with_the_reason(
     shared_http: AsyncClient, undecided: DrivenSession, call_id: str, body: dict[str, Any], status: int, problem: str
 ) -> None:
     session, path = undecided, f"/workflow/{undecided.handle.id}/approvals"
@@ -165,9 +167,7 @@ async def test_api_2_a_decision_that_can_not_be_taken_says_why(
     assert await session.approvals() == [pending]
 
 
-async def test_api_2_a_session_that_never_was_or_has_ended_has_nothing_to_decide(
-    http: AsyncClient, env: Environment
-) -> None:
+async def test_api_2_an_unknown_or_ended_session_has_no_pending_calls(http: AsyncClient, env: Environment) -> None:
     decision = {"args_digest": "0" * 64, "decision": "approve"}
     for answer in (
         await http.get("/workflow/never-was/approvals"),

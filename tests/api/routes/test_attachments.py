@@ -32,12 +32,12 @@ def image(data: bytes = PNG, **changed: object) -> dict[str, Any]:
 
 
 async def stored(env: Environment, session: str, *contents: bytes) -> set[bytes]:
-    """Return which of these contents the store has for the session."""
+    """Return which of the attachments the store has for the session."""
     hashes = [sha256(content).hexdigest() for content in contents]
     return set((await env.stores.blobs.get_data(attachments_owner(WorkflowId(session)), hashes)).values())
 
 
-async def test_ctx_16_a_pdf_and_an_image_by_http_are_in_the_request_the_transcript_and_gone_after_the_deletion(
+async def test_ctx_16_attachments_reach_request_and_transcript_and_are_deleted_with_them(
     http: AsyncClient, env: Environment
 ) -> None:
     session = fresh()
@@ -102,7 +102,7 @@ def turn_path(turn: dict[str, Any], index: int) -> str:
     return f"/attachments/{turn['attachments'][index]['hash']}"
 
 
-async def test_ctx_16_a_gateway_that_dies_between_store_and_signal_leaves_nothing_that_the_deletion_does_not_remove(
+async def test_ctx_16_attachments_of_a_gateway_that_died_before_the_signal_are_deleted(
     http: AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session, other = fresh(), fresh()
@@ -125,7 +125,7 @@ async def test_ctx_16_a_gateway_that_dies_between_store_and_signal_leaves_nothin
     assert await stored(env, other, PNG) == set()
 
 
-async def test_ctx_16_contents_of_a_start_that_failed_stay_for_its_repetition_only(
+async def test_ctx_16_attachments_of_a_failed_start_stay_only_for_its_retry(
     http: AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed, doomed, described = fresh(), fresh(), list[WorkflowId]()
@@ -157,7 +157,7 @@ async def test_ctx_16_contents_of_a_start_that_failed_stay_for_its_repetition_on
     assert await stored(env, failed, PNG) == {PNG}
 
 
-async def test_ctx_16_without_the_store_no_prompt_is_sent_and_a_turn_waits_for_it(
+async def test_ctx_16_without_the_store_prompts_fail_and_a_running_turn_waits_for_it(
     http: AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = fresh()
@@ -189,7 +189,9 @@ async def test_ctx_16_without_the_store_no_prompt_is_sent_and_a_turn_waits_for_i
     assert [len(one.attachments) for one in env.vendor.turn_requests[0].messages] == [1]
 
 
-async def test_ctx_16_a_content_that_the_store_has_lost_is_named_in_text(http: AsyncClient, env: Environment) -> None:
+async def test_ctx_16_an_attachment_lost_by_the_store_is_replaced_by_its_name(
+    http: AsyncClient, env: Environment
+) -> None:
     session = fresh()
     await http.post("/workflow", json={"id": session})
     lost = {"type": "image", "name": "cat.png", "media_type": "image/png", "hash": "0" * 64, "bytes": 16_000}
@@ -251,7 +253,7 @@ async def test_ctx_16_files_of_the_ai_sdk_and_of_mcp_are_attachments(http: Async
         ([{**CODE, "name": "ü" * 200}] * 20, "attachments"),
     ],
 )
-async def test_ctx_16_a_wrong_attachment_is_named_and_nothing_is_sent(
+async def test_ctx_16_an_invalid_attachment_is_named_and_no_prompt_is_sent(
     http_alone: AsyncClient, attachments: list[object], field: str
 ) -> None:
     for path in ("/chat", f"/workflow/{fresh()}/prompt"):
@@ -268,7 +270,7 @@ async def test_ctx_16_a_wrong_attachment_is_named_and_nothing_is_sent(
         (b"a text on %PDF-1.7", "file", "application/octet-stream"),
     ],
 )
-async def test_ctx_16_an_upload_without_a_type_is_known_by_its_first_bytes(
+async def test_ctx_16_the_type_of_an_upload_is_detected_from_its_first_bytes(
     http_alone: AsyncClient, header: str | None, content: bytes, kind: str, media_type: str
 ) -> None:
     session = fresh()

@@ -63,7 +63,7 @@ async def test_ctx_13_the_context_is_plain_text_that_can_be_read_back(http: Asyn
     assert answer.text == await session.handle.query("get_replay_context")
 
 
-async def test_ctx_12_archived_turns_are_taken_from_the_archive_as_far_as_they_are_shown(
+async def test_ctx_12_only_the_archived_turns_that_are_returned_are_read(
     shared_http: AsyncClient, long_chat: DrivenSession
 ) -> None:
     everything = [event for number in range(1, 16) for event in (prompt(number), echo(number))]
@@ -75,7 +75,7 @@ async def test_ctx_12_archived_turns_are_taken_from_the_archive_as_far_as_they_a
     assert "showing" not in (await get(shared_http, long_chat, max_history=30)).text
 
 
-async def test_ctx_12_without_the_archive_history_is_shorter_and_says_so(
+async def test_ctx_12_without_the_archive_the_history_is_shorter_and_marked_incomplete(
     shared_http: AsyncClient, shared_env: Environment, long_chat: DrivenSession
 ) -> None:
     event_count = 2 * len((await long_chat.state()).messages)
@@ -91,7 +91,7 @@ def nasty(call_id: str) -> str:
     return f"result of {call_id}\n=== CURRENT ===\n".ljust(30_000, "x")
 
 
-async def test_ctx_12_large_texts_are_shown_whole(http: AsyncClient, env: Environment) -> None:
+async def test_ctx_12_large_texts_are_returned_in_full(http: AsyncClient, env: Environment) -> None:
     async def read(invocation: ToolInvocation) -> ToolResult:
         return ToolResult(outcome="Read", content=nasty(invocation.call_id))
 
@@ -129,7 +129,7 @@ async def test_ctx_12_large_texts_are_shown_whole(http: AsyncClient, env: Enviro
     assert (await get(http, session)).text == answer.text
 
 
-async def test_ctx_12_a_running_turn_of_any_length_is_shown_from_its_first_step_on(
+async def test_ctx_12_a_running_turn_of_any_length_is_shown_from_its_first_step(
     http: AsyncClient, env: Environment
 ) -> None:
     async def read(invocation: ToolInvocation) -> ToolResult:
@@ -172,7 +172,7 @@ async def test_ctx_12_a_running_turn_of_any_length_is_shown_from_its_first_step_
         assert most - 1 <= len(last) <= most
 
 
-async def test_ses_9_a_session_that_was_terminated_is_told_as_far_as_it_came(
+async def test_ses_9_the_replay_text_of_a_terminated_session_ends_with_its_last_step(
     http: AsyncClient, env: Environment
 ) -> None:
     env.tools.gate.close()
@@ -203,7 +203,7 @@ async def test_ses_9_a_session_that_was_terminated_is_told_as_far_as_it_came(
         ("?format=replay&history=3", "history"),
     ],
 )
-async def test_api_2_what_is_no_option_of_the_context_is_named(
+async def test_api_2_an_invalid_option_of_the_context_is_named(
     shared_http: AsyncClient, unchanged: DrivenSession, query: str, field: str
 ) -> None:
     answer = await shared_http.get(path(unchanged) + query)
@@ -211,12 +211,12 @@ async def test_api_2_what_is_no_option_of_the_context_is_named(
     assert [error["field"] for error in answer.json()["errors"]] == [field]
 
 
-async def test_api_2_the_context_of_no_session_is_404(shared_http: AsyncClient) -> None:
+async def test_api_2_the_context_of_an_unknown_session_is_a_404(shared_http: AsyncClient) -> None:
     answer = await shared_http.get("/workflow/never-was/context?format=replay")
     assert (answer.status_code, problem_of(answer)) == (404, "unknown-session")
 
 
-async def test_ctx_12_history_has_about_as_many_bytes_as_it_may(
+async def test_ctx_12_the_history_fills_its_size_limit(
     shared_http: AsyncClient, long_chat: DrivenSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnkeeper.api.history.replay_text.HISTORY_BYTES", 20_000)
@@ -226,7 +226,7 @@ async def test_ctx_12_history_has_about_as_many_bytes_as_it_may(
     assert is_incomplete(answer)
 
 
-async def test_ctx_8_the_account_says_what_the_model_sees_turn_by_turn(
+async def test_ctx_8_the_context_view_shows_what_the_model_sees_of_each_turn(
     shared_http: AsyncClient, long_chat: DrivenSession
 ) -> None:
     answer = await shared_http.get(path(long_chat))
@@ -238,7 +238,7 @@ async def test_ctx_8_the_account_says_what_the_model_sees_turn_by_turn(
     assert page["has_more"]
 
 
-async def test_ctx_7_the_context_tells_what_is_sent_since_an_overflow_and_which_turn_was_refused(
+async def test_ctx_7_the_context_view_shows_the_limit_after_an_overflow_and_refused_turns(
     http: AsyncClient, env: Environment
 ) -> None:
     too_long = ModelError("context_too_long", "200001 tokens")
@@ -252,7 +252,9 @@ async def test_ctx_7_the_context_tells_what_is_sent_since_an_overflow_and_which_
     assert view["max_tokens"] > view["fixed"]["estimated_tokens"]
 
 
-async def test_ctx_6_a_session_says_how_much_the_model_sees_of_how_much(http: AsyncClient, env: Environment) -> None:
+async def test_ctx_6_a_session_reports_the_size_of_its_window_and_the_limits(
+    http: AsyncClient, env: Environment
+) -> None:
     session = await env.start(SessionInput.model_validate({"history": {"max_messages": 4, "preserve_last_n": 2}}))
 
     async def metrics() -> dict[str, object]:

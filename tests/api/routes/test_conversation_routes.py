@@ -57,7 +57,7 @@ async def test_api_1_a_session_is_started_prompted_and_polled(http: AsyncClient,
     assert description["turn_count"] == 1
 
 
-async def test_api_1_a_turn_is_seen_once_as_processing_and_once_as_complete(
+async def test_api_1_a_poll_returns_a_turn_once_while_it_runs_and_once_when_complete(
     http: AsyncClient, env: Environment
 ) -> None:
     env.vendor.gate.close()
@@ -92,7 +92,7 @@ async def test_api_1_a_prompt_can_wait_for_its_turn(http: AsyncClient, env: Envi
     assert going.status_code == 202
 
 
-async def test_api_1_a_waiting_prompt_that_is_withdrawn_does_not_keep_its_sender(
+async def test_api_1_withdrawing_a_queued_prompt_ends_the_wait_of_its_sender(
     http: AsyncClient, env: Environment
 ) -> None:
     env.vendor.gate.close()
@@ -131,7 +131,7 @@ async def test_api_1_the_idempotency_key_is_the_prompts_id(http: AsyncClient) ->
     assert other.status_code == 422
 
 
-async def test_api_1_chat_starts_or_continues_in_one_call(http: AsyncClient) -> None:
+async def test_api_1_one_chat_request_starts_or_continues_a_session(http: AsyncClient) -> None:
     first = await http.post("/chat", json={"message": "one", "user_name": "bob"})
     assert first.status_code == 202
     session = first.json()["workflow_id"]
@@ -141,7 +141,7 @@ async def test_api_1_chat_starts_or_continues_in_one_call(http: AsyncClient) -> 
     assert (await http.get(f"/workflow/{session}")).json()["user"] == "bob"
 
 
-async def test_api_1_an_id_is_used_once_also_after_its_end(http: AsyncClient) -> None:
+async def test_api_1_a_session_id_cannot_be_reused_after_the_session_has_ended(http: AsyncClient) -> None:
     session = fresh()
     assert (await http.post("/workflow", json={"id": session})).status_code == 201
     assert (await http.post("/workflow", json={"id": session})).status_code == 409
@@ -161,7 +161,7 @@ async def test_api_1_start_true_starts_a_session_that_does_not_exist(http: Async
     assert [turn["agent_message"] for turn in await finished(http, session)] == ["echo: hi"]
 
 
-async def test_api_1_the_etag_tells_that_nothing_has_changed(http: AsyncClient) -> None:
+async def test_api_1_the_etag_shows_that_nothing_has_changed(http: AsyncClient) -> None:
     session = fresh()
     await http.post("/workflow", json={"id": session, "prompt": "hi"})
     await finished(http, session)
@@ -190,7 +190,7 @@ async def test_api_1_the_whole_transcript_is_paged_oldest_first(http: AsyncClien
     assert page["session"]["turn_count"] == 5
 
 
-async def test_api_3_many_clients_that_wait_share_one_watch_and_one_query(http: AsyncClient, env: Environment) -> None:
+async def test_api_3_waiting_clients_share_one_watch_and_one_query(http: AsyncClient, env: Environment) -> None:
     env.vendor.gate.close()
     session = fresh()
     await http.post("/workflow", json={"id": session, "prompt": "slow"})
@@ -219,7 +219,7 @@ async def test_api_3_many_clients_that_wait_share_one_watch_and_one_query(http: 
     assert len(reader.watches._followers) == 1
 
 
-async def test_api_3_an_idle_watcher_asks_nothing(
+async def test_api_3_an_idle_watcher_makes_no_queries(
     http: AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(activity_options, "IDLE_PAUSE", timedelta(days=1))  # a copy to the archive is a change too
@@ -245,7 +245,7 @@ async def test_api_3_an_idle_watcher_asks_nothing(
     assert (await env.client.get_workflow_handle(session).describe()).history_length == before
 
 
-async def test_api_1_control_over_http(http: AsyncClient, env: Environment) -> None:
+async def test_api_1_sessions_are_controlled_over_http(http: AsyncClient, env: Environment) -> None:
     env.vendor.gate.close()
     session = fresh()
     await http.post("/workflow", json={"id": session, "prompt": "slow"})
@@ -289,7 +289,7 @@ async def test_api_1_sessions_are_listed_by_user_status_and_text(http: AsyncClie
 
 
 @pytest.mark.timeout(150)
-async def test_api_1_deleting_removes_every_run_and_gives_a_receipt(http: AsyncClient, env: Environment) -> None:
+async def test_api_1_deleting_removes_every_run_and_returns_a_receipt(http: AsyncClient, env: Environment) -> None:
     session = fresh()
     limits = {"max_history_events": 50}
     await http.post("/workflow", json={"id": session, "limits": limits})
@@ -310,7 +310,7 @@ async def test_api_1_deleting_removes_every_run_and_gives_a_receipt(http: AsyncC
     assert (await http.get(f"/workflow/{session}")).status_code == 404
 
 
-async def test_api_1_a_client_with_pages_to_fetch_is_not_held(http: AsyncClient) -> None:
+async def test_api_1_a_client_with_more_pages_to_fetch_does_not_wait(http: AsyncClient) -> None:
     session = fresh()
     await http.post("/workflow", json={"id": session})
     for number in range(3):
@@ -323,9 +323,7 @@ async def test_api_1_a_client_with_pages_to_fetch_is_not_held(http: AsyncClient)
     assert [turn["user_message"] for turn in rest.json()["conversation_update"]["new_messages"]] == ["m1", "m2"]
 
 
-async def test_api_3_a_watch_of_a_session_that_is_not_there_ends_and_one_that_comes_later_is_watched(
-    http: AsyncClient, env: Environment
-) -> None:
+async def test_api_3_a_session_that_starts_after_a_404_is_watched(http: AsyncClient, env: Environment) -> None:
     session = fresh()
     unknown = await http.get(f"/workflow/{session}/conversation?wait=10")
     assert unknown.status_code == 404
@@ -333,7 +331,7 @@ async def test_api_3_a_watch_of_a_session_that_is_not_there_ends_and_one_that_co
     assert [turn["agent_message"] for turn in await finished(http, session)] == ["echo: hi"]
 
 
-async def test_api_1_an_id_that_is_used_again_after_a_deletion_is_deleted_again(http: AsyncClient) -> None:
+async def test_api_1_a_session_with_the_id_of_a_deleted_one_can_be_deleted_too(http: AsyncClient) -> None:
     session = fresh()
 
     async def is_started() -> bool:

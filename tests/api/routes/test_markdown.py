@@ -101,7 +101,7 @@ def test_api_5_hostile_markdown_becomes_harmless_html(text: str) -> None:
         max_size=80,
     )
 )
-def test_api_5_no_text_at_all_becomes_harmful_html(pieces: list[str]) -> None:
+def test_api_5_no_generated_text_becomes_harmful_html(pieces: list[str]) -> None:
     check_harmless(render_markdown("".join(pieces)))
 
 
@@ -128,7 +128,7 @@ FORMULAS = [
 
 
 @pytest.mark.parametrize("formula", FORMULAS)
-def test_api_5_a_formula_in_tex_is_shown_as_it_is_written(formula: str) -> None:
+def test_api_5_a_tex_formula_is_shown_unchanged(formula: str) -> None:
     """U13: Markdown dropped its backslashes."""
     for text in (formula, f"- {formula}".replace("\n", "\n  "), f"> {formula}".replace("\n", "\n> ")):
         rendered = render_markdown(text)
@@ -139,11 +139,11 @@ def test_api_5_a_formula_in_tex_is_shown_as_it_is_written(formula: str) -> None:
 @pytest.mark.parametrize(
     "text", ["It costs $5 and $10.", "US$1 or US$2", "$HOME/bin:$PATH", "A $ sign and a $", "$(a) and $(b)", "$$", "$"]
 )
-def test_api_5_amounts_and_variables_are_no_formulas(text: str) -> None:
+def test_api_5_amounts_and_variables_are_not_formulas(text: str) -> None:
     assert render_markdown(text) == f"<p>{text}</p>\n"
 
 
-def test_api_5_a_bare_address_is_a_link_and_a_file_name_is_none() -> None:
+def test_api_5_a_bare_url_becomes_a_link_and_a_file_name_does_not() -> None:
     elements = Elements(render_markdown("See https://a.example/x_(y). In README.md, a@b.example and //c.example."))
     assert [attributes["href"] for element, attributes in elements.elements if element == "a"] == [
         "https://a.example/x_(y)"
@@ -153,7 +153,7 @@ def test_api_5_a_bare_address_is_a_link_and_a_file_name_is_none() -> None:
     assert Elements(render_markdown(long_name)).text.strip() == long_name
 
 
-def test_api_5_a_task_list_shows_what_is_done() -> None:
+def test_api_5_a_task_list_shows_ticked_boxes() -> None:
     assert render_markdown("- [ ] one\n- [x] *two*\n- [three]") == (
         '<ul>\n<li class="task">☐ one</li>\n<li class="task">☑ <em>two</em></li>\n<li>[three]</li>\n</ul>\n'
     )
@@ -184,7 +184,7 @@ SLOW = {
 
 
 @pytest.mark.parametrize("text", SLOW.values(), ids=SLOW)
-def test_api_5_no_text_takes_more_than_its_time(text: str) -> None:
+def test_api_5_rendering_any_text_stops_at_the_time_limit(text: str) -> None:
     began = time.thread_time()
     rendered = render_markdown(text, seconds=0.2)
     assert time.thread_time() - began < 2.0
@@ -192,17 +192,17 @@ def test_api_5_no_text_takes_more_than_its_time(text: str) -> None:
     assert Elements(rendered).text.strip()  # a text that is too slow is shown as it was written: it never vanishes
 
 
-def test_api_5_a_text_that_would_not_be_seen_at_all_is_shown_as_it_was_written() -> None:
+def test_api_5_a_text_that_would_be_invisible_is_shown_as_plain_text() -> None:
     assert render_markdown("[a]: https://a.example") == as_written("[a]: https://a.example")
     assert render_markdown(">" * 200 + "deep") == as_written(">" * 200 + "deep")
     assert render_markdown(" ") == ""
 
 
-async def test_api_5_a_text_of_nothing_becomes_nothing() -> None:
+async def test_api_5_a_blank_text_is_rendered_as_nothing() -> None:
     assert await MarkdownRenderer(Timeouts()).render(["", " \n", "a"]) == ["", "", "<p>a</p>\n"]
 
 
-async def test_api_5_texts_are_rendered_in_their_order(http: AsyncClient) -> None:
+async def test_api_5_texts_are_rendered_in_order(http: AsyncClient) -> None:
     answer = await http.post("/markdown", json={"texts": ["*a*", "b", "*a*"]})
     assert answer.status_code == 200
     assert answer.json() == {"html": ["<p><em>a</em></p>\n", "<p>b</p>\n", "<p><em>a</em></p>\n"]}
@@ -220,7 +220,7 @@ async def test_api_5_texts_are_rendered_in_their_order(http: AsyncClient) -> Non
         ({"texts": [], "html": True}, "html"),
     ],
 )
-async def test_api_5_what_is_not_rendered_is_a_problem_that_names_the_field(
+async def test_api_5_an_invalid_render_request_gets_a_problem_that_names_the_field(
     http: AsyncClient, body: dict[str, object], field: str
 ) -> None:
     answer = await http.post("/markdown", json=body)
@@ -229,7 +229,7 @@ async def test_api_5_what_is_not_rendered_is_a_problem_that_names_the_field(
     assert [error["field"] for error in answer.json()["errors"]] == [field]
 
 
-async def test_api_5_a_text_that_is_no_unicode_is_refused(http: AsyncClient) -> None:
+async def test_api_5_a_text_with_a_lone_surrogate_is_rejected(http: AsyncClient) -> None:
     answer = await http.post(
         "/markdown", content=b'{"texts": ["a \\ud800 b"]}', headers={"content-type": "application/json"}
     )
@@ -237,7 +237,7 @@ async def test_api_5_a_text_that_is_no_unicode_is_refused(http: AsyncClient) -> 
     assert answer.json()["errors"][0]["field"] == "texts"
 
 
-async def test_api_5_the_gateway_answers_others_while_a_slow_text_is_rendered(http: AsyncClient) -> None:
+async def test_api_5_the_gateway_stays_responsive_while_a_slow_text_is_rendered(http: AsyncClient) -> None:
     rendering = asyncio.create_task(http.post("/markdown", json={"texts": [SLOW["brackets"]]}))
     answered = 0
     async with asyncio.timeout(BOUND):
@@ -258,7 +258,7 @@ async def test_api_5_a_text_is_rendered_once() -> None:
     assert await markdown.render(["*a*"]) == first
 
 
-async def test_api_5_who_comes_while_others_render_for_long_is_told_to_come_back() -> None:
+async def test_api_5_a_caller_gets_429_while_slow_texts_are_rendered() -> None:
     markdown = MarkdownRenderer(Timeouts(render_queue=0.01))
     async with markdown._rendering:
         with pytest.raises(Exception, match="Too many texts") as refusal:

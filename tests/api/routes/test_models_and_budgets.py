@@ -1,4 +1,4 @@
-"""Which model a session has, what it used, and a budget that is raised as told, over HTTP: AGT-1, AGT-4, AGT-10."""
+"""The model, usage and budgets of a session over HTTP: AGT-1, AGT-4, AGT-10."""
 
 import json
 import re
@@ -16,7 +16,7 @@ async def model_of(http: AsyncClient, **start: str) -> str:
     return (await http.get(f"/workflow/{session}")).json()["model"]
 
 
-async def test_agt_4_a_session_says_which_model_it_has(
+async def test_agt_4_a_session_reports_its_model(
     http: AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert await model_of(http) == "offline:"
@@ -27,7 +27,7 @@ async def test_agt_4_a_session_says_which_model_it_has(
     assert await model_of(http, model="openai-chat:llama") == "openai-chat:llama"
 
 
-async def test_agt_10_a_session_says_what_it_used_and_what_that_cost(http: AsyncClient, env: Environment) -> None:
+async def test_agt_10_a_session_reports_its_usage_and_cost(http: AsyncClient, env: Environment) -> None:
     usage = Usage(input_tokens=1_000_000, output_tokens=10, cached_tokens=900_000)
     env.vendor.script = [says("here").model_copy(update={"usage": usage, "model": "gpt-4o"})]
     session = fresh()
@@ -38,9 +38,7 @@ async def test_agt_10_a_session_says_what_it_used_and_what_that_cost(http: Async
     assert described == usage.model_copy(update={"cost": 1.3751}).model_dump()
 
 
-async def test_agt_1_a_budget_that_ended_a_turn_is_raised_as_the_turn_s_error_says(
-    http: AsyncClient, env: Environment
-) -> None:
+async def test_agt_1_the_error_of_a_budget_says_how_to_raise_it(http: AsyncClient, env: Environment) -> None:
     env.vendor.script = [asks(("look", {}), ("look", {})), asks(("look", {}), ("look", {})), says("seen")]
     session = fresh()
     await http.post("/workflow", json={"id": session, "limits": {"max_tool_calls": 1}, "prompt": "look twice"})

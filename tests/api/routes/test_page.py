@@ -1,4 +1,4 @@
-"""The files of the chat page, and what the browser is told to do with them (API-4, API-5)."""
+"""The files of the chat page and their headers (API-4, API-5)."""
 
 import os
 import re
@@ -20,7 +20,7 @@ MODULES = [name for name in FILES if name.endswith(".js")]
 SERVED = [name for name in FILES if not name.endswith(".html")]
 
 
-async def test_api_5_the_page_is_there_with_a_policy_that_lets_nothing_else_in(shared_http: AsyncClient) -> None:
+async def test_api_5_the_page_has_a_strict_content_security_policy(shared_http: AsyncClient) -> None:
     answer = await shared_http.get("/?session=some-session")
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/html")
@@ -41,7 +41,7 @@ async def test_api_5_the_page_is_there_with_a_policy_that_lets_nothing_else_in(s
     assert answer.headers["referrer-policy"] == "no-referrer"
 
 
-async def test_api_5_the_page_has_no_script_and_no_style_of_its_own_and_names_no_other_place() -> None:
+async def test_api_5_the_page_has_no_inline_scripts_or_styles_and_no_external_urls() -> None:
     page = (STATIC / "index.html").read_text()
     assert not re.search(r"<script(?![^>]* src=)|<style|\son\w+=|\sstyle=|javascript:", page)
     for name in FILES:
@@ -50,7 +50,7 @@ async def test_api_5_the_page_has_no_script_and_no_style_of_its_own_and_names_no
 
 
 @pytest.mark.parametrize("name", SERVED)
-async def test_api_5_every_file_is_served_compressed_and_kept_forever(shared_http: AsyncClient, name: str) -> None:
+async def test_api_5_every_file_is_compressed_and_cached_forever(shared_http: AsyncClient, name: str) -> None:
     path = f"{page_files().path}/{name}"
     content = (STATIC / name).read_bytes()
     for encoding in ("gzip", "identity"):
@@ -64,9 +64,7 @@ async def test_api_5_every_file_is_served_compressed_and_kept_forever(shared_htt
         assert (again.status_code, again.content, again.headers["vary"]) == (304, b"", "Accept-Encoding")
 
 
-async def test_api_5_a_changed_file_has_another_name_and_other_content_is_never_under_it(
-    shared_http: AsyncClient, tmp_path: Path
-) -> None:
+async def test_api_5_a_changed_file_changes_the_path_of_all_files(shared_http: AsyncClient, tmp_path: Path) -> None:
     shutil.copytree(STATIC, tmp_path / "page")
     assert PageFiles(tmp_path / "page").path == page_files().path
     with (tmp_path / "page" / "words.js").open("a") as file:
@@ -77,7 +75,7 @@ async def test_api_5_a_changed_file_has_another_name_and_other_content_is_never_
     assert (answer.status_code, answer.headers["cache-control"]) == (404, "no-store")
 
 
-async def test_api_5_the_page_itself_is_asked_for_again_only_if_it_has_changed(shared_http: AsyncClient) -> None:
+async def test_api_5_the_page_itself_is_revalidated_by_etag(shared_http: AsyncClient) -> None:
     page = await shared_http.get("/")
     assert (page.headers["cache-control"], page.headers["vary"]) == ("no-cache", "Accept-Encoding")
     assert page.headers["content-encoding"] == "gzip"
@@ -93,13 +91,13 @@ async def test_api_5_the_page_itself_is_asked_for_again_only_if_it_has_changed(s
     "path",
     ["/nothing", "/static/nothing.js", "/static/page.js", "/static/../app.py", "/static/%2e%2e/app.py", "/static/"],
 )
-async def test_api_2_an_unknown_path_is_a_problem_and_not_the_page(shared_http: AsyncClient, path: str) -> None:
+async def test_api_2_an_unknown_path_gets_a_problem_instead_of_the_page(shared_http: AsyncClient, path: str) -> None:
     answer = await shared_http.get(path)
     assert answer.status_code == 404
     assert answer.headers["content-type"] == "application/problem+json"
 
 
-async def test_api_5_the_page_says_which_model_new_sessions_get(tmp_path: Path) -> None:
+async def test_api_5_the_page_contains_the_model_of_new_sessions(tmp_path: Path) -> None:
     app = create_app(Settings(state_dir=tmp_path, model='openai-chat:x"><script>'))
     async with AsyncClient(transport=ASGITransport(app=app), base_url="http://localhost") as http:
         page = (await http.get("/")).text
@@ -128,25 +126,25 @@ def test_api_5_every_module_and_every_style_is_used() -> None:
     assert used == set(FILES)
 
 
-async def test_api_5_every_module_is_fetched_at_once_and_not_one_after_the_other(shared_http: AsyncClient) -> None:
+async def test_api_5_every_module_is_preloaded(shared_http: AsyncClient) -> None:
     page = (await shared_http.get("/")).text
     fetched = re.findall(r'rel="modulepreload" href="/static/\w+/([\w/]+\.js)"', page)
     assert fetched == [name for name in MODULES if name != "conversation/wire.js"]  # which is types only
 
 
-def test_api_5_every_icon_that_is_shown_is_there_and_every_one_that_is_there_is_shown() -> None:
+def test_api_5_the_icons_that_are_used_are_the_icons_that_exist() -> None:
     page = (STATIC / "index.html").read_text()
     there = set(re.findall(r'<symbol id="icon-(\w+)"', page))
     scripts = "\n".join((STATIC / name).read_text() for name in MODULES)
     used = set(re.findall(r'href="#icon-(\w+)"', page)) | set(re.findall(r'icon\("(\w+)"\)', scripts))
     used |= set(re.findall(r'iconButton\([^,]+, "(\w+)"', scripts))
-    used |= set(re.findall(r': \["\w+", "(\w+)"\]', scripts))  # how a tool call stands
+    used |= set(re.findall(r': \["\w+", "(\w+)"\]', scripts))  # the state of a tool call
     used |= {name for pair in re.findall(r'icon\(\w+ \? "(\w+)" : "(\w+)"\)', scripts) for name in pair}
     assert used == there
 
 
 @pytest.mark.parametrize("path", ["/?utm_source=slack", "/?session=rich&x=1", "/docs?x=1", "/redoc?x=1"])
-async def test_api_5_a_page_ignores_query_parameters_that_it_does_not_know(shared_http: AsyncClient, path: str) -> None:
+async def test_api_5_the_page_ignores_unknown_query_parameters(shared_http: AsyncClient, path: str) -> None:
     """U12: mail filters, chats and analytics add parameters to links."""
     answer = await shared_http.get(path)
     assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
@@ -175,6 +173,6 @@ async def test_api_5_a_browser_gets_a_problem_as_a_page_with_a_link_home(
 
 
 @pytest.mark.parametrize("accept", ["*/*", "application/json", "application/problem+json", None])
-async def test_api_2_a_client_of_the_api_gets_the_problem_itself(shared_http: AsyncClient, accept: str | None) -> None:
+async def test_api_2_an_api_client_gets_a_problem_document(shared_http: AsyncClient, accept: str | None) -> None:
     answer = await shared_http.get("/nowhere", headers={"Accept": accept} if accept else {})
     assert answer.headers["content-type"] == "application/problem+json"

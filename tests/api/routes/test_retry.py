@@ -25,7 +25,9 @@ async def retried(http: AsyncClient, session: str, **body: object) -> tuple[int,
     return answer.status_code, answer.json()
 
 
-async def test_api_1_a_failed_turn_is_sent_again_and_twice_is_once(http: AsyncClient, env: Environment) -> None:
+async def test_api_1_a_failed_turn_is_retried_once_however_often_it_is_requested(
+    http: AsyncClient, env: Environment
+) -> None:
     session = await failed_session(http, env)
     env.vendor.gate.close()
     status, first = await retried(http, session)
@@ -42,7 +44,9 @@ async def test_api_1_a_failed_turn_is_sent_again_and_twice_is_once(http: AsyncCl
     assert len(await finished(http, session, 2)) == 2
 
 
-async def test_ctx_17_a_retry_over_http_is_the_only_prompt_of_its_text(http: AsyncClient, env: Environment) -> None:
+async def test_ctx_17_after_a_retry_over_http_the_model_sees_the_prompt_once(
+    http: AsyncClient, env: Environment
+) -> None:
     session = await failed_session(http, env)
     await retried(http, session)
     first, second = await finished(http, session, 2)
@@ -50,7 +54,7 @@ async def test_ctx_17_a_retry_over_http_is_the_only_prompt_of_its_text(http: Asy
     assert (second["retries"], "retries" in first) == ("p1", False)
 
 
-async def test_ctx_17_a_stop_over_http_names_the_person_of_the_key(temporal: Client, env: Environment) -> None:
+async def test_ctx_17_a_stop_over_http_names_the_owner_of_the_key(temporal: Client, env: Environment) -> None:
     async with gateway_of_callers(temporal, env.settings, partials=env.partials) as app, client_of(app, BOB) as bob:
         env.vendor.gate.close()
         session = await env.start()
@@ -72,7 +76,7 @@ async def test_ctx_17_a_stop_over_http_names_the_person_of_the_key(temporal: Cli
     ]
 
 
-async def test_api_1_without_a_name_it_is_the_newest_failed_turn_and_a_stopped_one_counts(
+async def test_api_1_without_an_id_the_newest_failed_or_stopped_turn_is_retried(
     http: AsyncClient, env: Environment
 ) -> None:
     session = await failed_session(http, env)
@@ -98,7 +102,7 @@ async def test_api_1_a_retry_that_fails_can_be_retried(http: AsyncClient, env: E
     assert (await finished(http, session, 3))[2]["agent_message"] == "echo: hello"
 
 
-async def test_api_1_what_has_not_failed_is_not_sent_again(http: AsyncClient, env: Environment) -> None:
+async def test_api_1_only_failed_turns_can_be_retried(http: AsyncClient, env: Environment) -> None:
     env.vendor.gate.close()
     session = fresh()
     await http.post("/workflow", json={"id": session})
@@ -120,7 +124,7 @@ async def test_api_1_what_has_not_failed_is_not_sent_again(http: AsyncClient, en
     assert (unknown.status_code, unknown.json()["title"]) == (404, "Session not found")
 
 
-async def test_api_1_an_ended_session_sends_nothing_again(http: AsyncClient, env: Environment) -> None:
+async def test_api_1_an_ended_session_cannot_retry_a_turn(http: AsyncClient, env: Environment) -> None:
     session = await failed_session(http, env)
     await http.post(f"/workflow/{session}/end")
     await env.adopt(env.client.get_workflow_handle(session)).handle.result()
@@ -129,7 +133,7 @@ async def test_api_1_an_ended_session_sends_nothing_again(http: AsyncClient, env
 
 
 @pytest.mark.timeout(120)
-async def test_api_1_an_archived_turn_is_sent_again_by_its_name(http: AsyncClient, env: Environment) -> None:
+async def test_api_1_an_archived_turn_is_retried_by_its_id(http: AsyncClient, env: Environment) -> None:
     session = await failed_session(http, env, limits={"max_state_bytes": 40_000})
     driven = env.adopt(env.client.get_workflow_handle(session))
     env.vendor.answer = lambda _: says("x" * 6_000)

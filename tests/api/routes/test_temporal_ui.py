@@ -1,4 +1,4 @@
-"""Temporal's Web UI at the gateway: who may use it, and what it is sent (OPS-2)."""
+"""Temporal's Web UI at the gateway: access and forwarded headers (OPS-2)."""
 
 import asyncio
 import json
@@ -108,7 +108,7 @@ async def test_ops_2_the_web_ui_gets_neither_keys_nor_cookies_of_the_gateway(tmp
     assert "_csrf=new; Path=/temporal" in answer.headers["set-cookie"]
 
 
-async def test_ops_2_a_callers_csrf_token_is_sent_with_no_other_request(tmp_path: Path) -> None:
+async def test_ops_2_a_csrf_token_is_only_sent_with_its_callers_requests(tmp_path: Path) -> None:
     async with (
         web_ui() as origin,
         client_of(create_app(Settings(state_dir=tmp_path, temporal_ui_proxy=origin))) as http,
@@ -157,7 +157,7 @@ async def test_ops_2_foreign_pages_do_not_reach_the_web_ui(tmp_path: Path) -> No
     assert "'unsafe-inline'" not in page.headers["content-security-policy"].split("script-src")[1].split(";")[0]
 
 
-async def test_ops_2_without_a_web_ui_the_answer_says_so(tmp_path: Path) -> None:
+async def test_ops_2_without_a_web_ui_its_path_is_a_404(tmp_path: Path) -> None:
     async with client_of(create_app(Settings(state_dir=tmp_path))) as http:
         answer = await http.get("/temporal")
         assert (answer.status_code, answer.json()["detail"]) == (404, "This gateway serves no Temporal Web UI.")
@@ -183,7 +183,9 @@ async def test_api_2_a_long_poll_of_the_web_ui_is_answered_when_the_gateway_stop
         assert await until(lambda: Polls.pending == 0)
 
 
-async def test_ops_2_a_long_poll_of_the_web_ui_ends_when_its_client_leaves(temporal: Client, tmp_path: Path) -> None:
+async def test_ops_2_a_long_poll_of_the_web_ui_ends_when_its_client_disconnects(
+    temporal: Client, tmp_path: Path
+) -> None:
     async with web_ui() as origin:
         app = create_app(Settings(state_dir=tmp_path, temporal_ui_proxy=origin), client=temporal, timeouts=patient())
         async with serving(app) as gateway, httpx.AsyncClient(base_url=gateway.url, timeout=BOUND) as http:

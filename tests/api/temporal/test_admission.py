@@ -1,4 +1,4 @@
-"""What a gateway knows of sessions' prompts without asking (SES-6)."""
+"""The gateway's own count of unanswered prompts (SES-6)."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,7 +17,7 @@ COMPLETED = HistoryEvent(event_type=EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
 SIGNALED = HistoryEvent(event_type=EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED)
 
 
-async def test_ses_6_old_tasks_that_a_new_watch_reads_answer_no_later_prompts() -> None:
+async def test_ses_6_old_workflow_tasks_do_not_count_as_answers_to_later_prompts() -> None:
     watch = Watch(cast(Any, None))
     watches = {}
     admission = Admission(cast(Any, None), cast(Any, SimpleNamespace(get=watches.get)), Timeouts())

@@ -64,7 +64,7 @@ async def http(url: str) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def taken_task(client: Client, task_queue: str) -> PollWorkflowTaskQueueResponse:
+async def polled_workflow_task(client: Client, task_queue: str) -> PollWorkflowTaskQueueResponse:
     """Take the next workflow task, or query, that no worker has taken; it is never answered."""
     return await client.workflow_service.poll_workflow_task_queue(
         PollWorkflowTaskQueueRequest(
@@ -104,7 +104,7 @@ GIVEN_UP_SECONDS = 6.0
 """
 
 
-async def test_ses_12_a_state_of_a_workflow_task_that_was_never_completed_is_shown_to_nobody(
+async def test_ses_12_the_state_of_a_workflow_task_that_never_completed_is_not_returned(
     temporal_with_partitions: Client,
     tmp_path: Path,
     session_requests: SessionRequests,
@@ -135,10 +135,10 @@ async def test_ses_12_a_state_of_a_workflow_task_that_was_never_completed_is_sho
     raise AssertionError("no query was answered from a task that was lost")
 
 
-async def test_ses_12_events_that_no_workflow_task_has_taken_are_shown_to_nobody(
+async def test_ses_12_events_that_no_workflow_task_has_processed_are_not_returned(
     temporal: Client, tmp_path: Path, session_requests: SessionRequests
 ) -> None:
-    """A worker that replays a session for a query goes on with them, as if the last task had taken them."""
+    """A worker that replays a session for a query applies them, as if the last task had processed them."""
     partials = InProcessCarrier()
     async with gateway_alone(temporal, tmp_path, session_requests, partials) as (http, queue):
         for _ in range(RACES):
@@ -175,7 +175,7 @@ async def signal_after_the_query(temporal: Client, session: str, session_request
 async def task_is_lost_after_the_query(
     temporal: Client, session: str, queue: str, session_requests: SessionRequests
 ) -> bool:
-    """Make a workflow task while the query waits for a worker, and take it.
+    """Cause a workflow task while the query waits for a worker, and poll it.
 
     Returns:
         Whether the query still waits: not if it came first, or came with the task and is lost with it.
@@ -183,14 +183,14 @@ async def task_is_lost_after_the_query(
     await signal_after_the_query(temporal, session, session_requests)
     is_first = True
     while True:
-        task = await taken_task(temporal, queue)
+        task = await polled_workflow_task(temporal, queue)
         if task.workflow_execution.workflow_id == session:
             if not task.query.query_type:
                 return is_first and not task.queries
             is_first = False
 
 
-async def test_ses_12_no_attempt_of_a_task_but_the_completed_one_is_committed(temporal: Client) -> None:
+async def test_ses_12_only_the_completed_attempt_of_a_workflow_task_is_committed(temporal: Client) -> None:
     queue, watches = f"q-{uuid4()}", WatchRegistry(temporal, patient())
     handle = await temporal.start_workflow(
         "AgenticAIWorkflow",
@@ -199,8 +199,8 @@ async def test_ses_12_no_attempt_of_a_task_but_the_completed_one_is_committed(te
         task_queue=queue,
         task_timeout=timedelta(seconds=1),
     )
-    # Of the second attempt nothing is ever in the history.
-    lost = [(await taken_task(temporal, queue)).history.events[-1].event_time for _ in range(2)]
+    # The second attempt never appears in the history.
+    lost = [(await polled_workflow_task(temporal, queue)).history.events[-1].event_time for _ in range(2)]
     async with environment(temporal, task_queue=queue) as env, asyncio.timeout(BOUND):
         session = env.adopt(handle)
         async with watches.watching(handle.id) as watch:
@@ -241,7 +241,7 @@ async def completed_tasks(session: DrivenSession) -> dict[str, list[datetime]]:
     return tasks
 
 
-async def test_ses_12_an_answer_names_the_task_that_changed_the_session_last(temporal: Client) -> None:
+async def test_ses_12_a_query_result_names_the_last_workflow_task_with_a_change(temporal: Client) -> None:
     async with environment(temporal, limits={"max_history_events": 50}) as env:
         session = await env.start(SessionInput())
         seen = [await stamp(session)]
@@ -249,7 +249,7 @@ async def test_ses_12_an_answer_names_the_task_that_changed_the_session_last(tem
             await session.prompt(id=f"p{number}", text="hi")
             await session.idle(turns=number)
             before = await stamp(session)
-            # The tasks of refused updates leave no trace, and change nothing.
+            # The workflow tasks of rejected updates leave no trace, and change nothing.
             with pytest.raises(WorkflowUpdateFailedError):
                 await session.update("cancel_turn", {})
             assert await stamp(session) == before
@@ -262,7 +262,7 @@ async def test_ses_12_an_answer_names_the_task_that_changed_the_session_last(tem
     assert seen[-1].task.started_at == tasks[seen[-1].run_id][-1]
 
 
-async def test_ses_12_no_client_is_shown_which_task_an_answer_names(
+async def test_ses_12_no_response_contains_the_workflow_task_of_a_query_result(
     http: httpx.AsyncClient, env: Environment, api_document: Any
 ) -> None:
     session = await started(http, "hi")
@@ -275,7 +275,7 @@ async def test_ses_12_no_client_is_shown_which_task_an_answer_names(
     assert "as_of" not in json.dumps(api_document)
 
 
-async def test_api_3_the_history_of_a_session_at_rest_is_read_once_however_often_it_is_asked_about(
+async def test_api_3_the_history_of_an_idle_session_is_read_once(
     http: httpx.AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads: list[str] = []
@@ -295,7 +295,7 @@ async def test_api_3_the_history_of_a_session_at_rest_is_read_once_however_often
 # ---- sessions that struggle
 
 
-async def test_api_2_a_session_whose_workflow_task_times_out_again_and_again_is_stuck(
+async def test_api_2_a_session_whose_workflow_task_keeps_timing_out_is_stuck(
     temporal: Client, tmp_path: Path, session_requests: SessionRequests
 ) -> None:
     partials, timeouts = InProcessCarrier(), product()
@@ -304,8 +304,8 @@ async def test_api_2_a_session_whose_workflow_task_times_out_again_and_again_is_
         driven = DrivenSession(temporal, temporal.get_workflow_handle(session))
         async with asyncio.timeout(2 * BOUND):
             for number in range(STUCK_ATTEMPTS):
-                await taken_task(temporal, queue)
-                # After a signal Temporal counts the attempts anew.
+                await polled_workflow_task(temporal, queue)
+                # After a signal Temporal counts the attempts from one.
                 await driven.prompt(id=f"p{number}", text="hi")
             answer = await http.get(f"/workflow/{session}")
             while answer.status_code != 200 or answer.json()["status"] != "stuck":
@@ -313,7 +313,7 @@ async def test_api_2_a_session_whose_workflow_task_times_out_again_and_again_is_
         assert (await http.get(f"/workflow/{session}/conversation")).json()["title"] == "Session stuck"
 
 
-async def test_api_3_a_failing_session_is_asked_seldom_and_at_once_after_its_next_task(
+async def test_api_3_a_failing_session_is_queried_rarely_and_right_after_its_next_task(
     http: httpx.AsyncClient,
     session_requests: SessionRequests,
     env: Environment,
@@ -341,7 +341,7 @@ async def test_api_3_a_failing_session_is_asked_seldom_and_at_once_after_its_nex
         await watcher.until_in(events, idle_after(2))
 
 
-async def test_api_3_a_full_query_buffer_is_no_reason_to_send_a_client_away(
+async def test_api_3_a_full_query_buffer_does_not_fail_a_read(
     tmp_path: Path, session_requests: SessionRequests
 ) -> None:
     partials = InProcessCarrier()
@@ -350,8 +350,8 @@ async def test_api_3_a_full_query_buffer_is_no_reason_to_send_a_client_away(
         gateway_alone(temporal, tmp_path, session_requests, partials) as (http, queue),
     ):
         session = await started(http)
-        await taken_task(temporal, queue)
-        # Temporal holds one query of this session until its workflow task is done, and refuses all others.
+        await polled_workflow_task(temporal, queue)
+        # Temporal holds one query of this session until its workflow task is done, and rejects all others.
         holding = asyncio.create_task(hold_the_buffer(temporal, session))
         await until(partial(is_buffer_full, temporal, session))
         async with asyncio.timeout(BOUND):
@@ -383,7 +383,7 @@ async def hold_the_buffer(temporal: Client, session: str) -> None:
 
 
 async def is_buffer_full(temporal: Client, session: str) -> bool:
-    """Ask without patience: only a full buffer refuses."""
+    """Query with a short timeout: only a full buffer rejects it."""
     try:
         request = queue_query(temporal, session)
         await temporal.workflow_service.query_workflow(request, timeout=timedelta(seconds=0.1))

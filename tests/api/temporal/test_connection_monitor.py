@@ -59,7 +59,7 @@ async def test_api_2_a_late_answer_ends_an_outage() -> None:
     assert server.changes[:2] == [True, False]
 
 
-async def test_api_3_answers_to_watches_count_while_the_monitor_gets_none() -> None:
+async def test_api_3_answers_to_watches_count_as_signs_of_life() -> None:
     async with monitored() as (server, monitor):
         for _ in range(3 * MIN_MISSED_OF_OUTAGE):
             await until(lambda: monitor._missed)
@@ -77,7 +77,7 @@ async def test_api_3_answers_to_watches_count_while_the_monitor_gets_none() -> N
         (rpc_error(RPCStatusCode.PERMISSION_DENIED), False),
     ],
 )
-async def test_api_2_a_server_that_refuses_a_call_is_reachable(error: Exception, is_outage: bool) -> None:
+async def test_api_2_a_server_that_rejects_a_call_counts_as_reachable(error: Exception, is_outage: bool) -> None:
     async with monitored() as (server, _):
         server.error = error
         server.may_answer.set()
@@ -85,7 +85,7 @@ async def test_api_2_a_server_that_refuses_a_call_is_reachable(error: Exception,
     assert server.changes[:1] == ([True] if is_outage else [])
 
 
-async def test_api_3_an_unwatched_gateway_calls_nobody(temporal: Client) -> None:
+async def test_api_3_a_gateway_without_watchers_makes_no_calls(temporal: Client) -> None:
     monitor = ConnectionMonitor(temporal, lambda: None, Timeouts())
     monitor.start()
     task = monitor._task
@@ -94,7 +94,7 @@ async def test_api_3_an_unwatched_gateway_calls_nobody(temporal: Client) -> None
     assert monitor.is_current
 
 
-async def test_api_2_a_machine_that_is_late_makes_no_outage_by_itself() -> None:
+async def test_api_2_a_slow_machine_is_not_reported_as_an_outage() -> None:
     async with monitored(tick=0.5) as (server, monitor):
         for _ in range(MIN_MISSED_OF_OUTAGE):
             monitor._note_silence(seconds=0.5 + 2 * LATE_SECONDS)

@@ -12,14 +12,14 @@ from temporalio.client import Client
 
 from tests.api.conftest import SessionRequests
 from tests.api.live.test_events import started
-from tests.api.temporal.test_committed_states import gateway_alone, taken_task
+from tests.api.temporal.test_committed_states import gateway_alone, polled_workflow_task
 from tests.harness import BOUND, environment, patient
 from turnkeeper.stores.partials.in_process import InProcessCarrier
 
 
 @dataclass
 class Change:
-    """A change of a session whose workers are gone: the test takes the workflow task with its update."""
+    """A change of a session without workers: the test polls the workflow task with its update."""
 
     http: AsyncClient
     session: str
@@ -39,8 +39,8 @@ async def change(temporal: Client, tmp_path: Path, session_requests: SessionRequ
         yield Change(http, session, queue, partials, response)
 
 
-async def test_api_2_an_update_that_a_worker_leaves_out_is_sent_again(temporal: Client, change: Change) -> None:
-    task = await taken_task(temporal, change.queue)
+async def test_api_2_an_update_that_a_worker_ignored_is_sent_again(temporal: Client, change: Change) -> None:
+    task = await polled_workflow_task(temporal, change.queue)
     assert task.messages
     unanswered = RespondWorkflowTaskCompletedRequest(namespace=temporal.namespace, task_token=task.task_token)
     await temporal.workflow_service.respond_workflow_task_completed(unanswered)
@@ -49,10 +49,10 @@ async def test_api_2_an_update_that_a_worker_leaves_out_is_sent_again(temporal: 
         assert (await change.http.get(f"/workflow/{change.session}")).json()["title"] == "Oslo"
 
 
-async def test_api_2_an_update_of_a_session_that_closes_meanwhile_is_a_conflict(
+async def test_api_2_an_update_of_a_session_that_closes_at_the_same_time_is_a_409(
     temporal: Client, change: Change
 ) -> None:
-    await taken_task(temporal, change.queue)
+    await polled_workflow_task(temporal, change.queue)
     await temporal.get_workflow_handle(change.session).terminate()
     answer = await change.response
     assert (answer.status_code, answer.json()["type"]) == (409, "urn:turnkeeper:problem:session-ended")

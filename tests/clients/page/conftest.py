@@ -1,4 +1,4 @@
-"""A real browser before a real gateway: what a person sees and does, and what must never happen meanwhile."""
+"""A real browser and a real gateway: what users see and do, and what must never happen."""
 
 import shutil
 from collections.abc import AsyncIterator
@@ -46,8 +46,8 @@ async def shared_tab(browser: Browser, shared_url: str) -> AsyncIterator[Tab]:
 
 @pytest.fixture
 async def tab(shared_tab: Tab, url: str) -> AsyncIterator[Tab]:
-    """A tab at the gateway's address: the same for all tests, and nothing of the test before is left in it."""
-    async with lent(shared_tab):
+    """A tab at the gateway's address: shared by all tests, and reset between them."""
+    async with reset_after(shared_tab):
         yield shared_tab
 
 
@@ -61,14 +61,14 @@ async def shared_clock_tab(browser: Browser, shared_url: str) -> AsyncIterator[T
 
 @pytest.fixture
 async def clock_tab(shared_clock_tab: Tab, url: str) -> AsyncIterator[Tab]:
-    """Another tab, of somebody else, whose clock a test can put forward."""
-    async with lent(shared_clock_tab):
+    """A tab of another user, whose clock a test can advance."""
+    async with reset_after(shared_clock_tab):
         yield shared_clock_tab
 
 
 @asynccontextmanager
-async def lent(tab: Tab) -> AsyncIterator[None]:
-    """Let a test use the tab; check what happened in it, and leave nothing of the test behind."""
+async def reset_after(tab: Tab) -> AsyncIterator[None]:
+    """Let a test use the tab; check what happened in it, and reset it."""
     try:
         yield
         await tab.check()

@@ -1,4 +1,4 @@
-"""What the tests of the page take from npm's registry, into a folder that later runs find again."""
+"""Packages from npm's registry for the tests of the page, in a folder that later runs reuse."""
 
 import shutil
 import subprocess

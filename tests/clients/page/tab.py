@@ -55,7 +55,7 @@ def _ending(turn: ConversationMessage) -> str | None:
 
 
 def http_client(url: str) -> httpx.AsyncClient:
-    """Return a client for plain HTTP. It reads no certificates, which would take it 30 ms."""
+    """Return a client for plain HTTP. It loads no certificates, which would cost 30 ms."""
     return httpx.AsyncClient(base_url=url, timeout=60, verify=False)
 
 
@@ -214,7 +214,7 @@ class Tab:
         await expect(self.page.locator("#turns .prose.plain")).to_have_count(0)
 
     async def shown_turns(self) -> list[dict[str, Any]]:
-        """What a reader sees of each turn."""
+        """The visible parts of each turn."""
         turns: list[dict[str, Any]] = await self.page.evaluate(
             """() => [...document.querySelectorAll("#turns > .turn")].map((turn) => ({
               id: turn.dataset.turn,
@@ -245,7 +245,7 @@ def _path(session: str | None) -> str:
 
 
 def words_of(markdown: str) -> str:
-    """What a reader sees of a text once it is rendered."""
+    """The visible text after rendering."""
     return html.unescape(re.sub(r"<[^>]*>", "", render_markdown(markdown))).strip()
 
 

@@ -53,7 +53,7 @@ async def test_api_5_axe_finds_nothing_serious_in_any_state(
     for summary in await tab.page.locator("#turns summary").all():
         await summary.click()
     await look("a conversation, all of it open")
-    await _a_turn_that_waits(tab, env)
+    await _open_turn_with_approval(tab, env)
     await look("an approval and a queue")
     await tab.button("Reject…").click()
     await look("a rejection")
@@ -73,7 +73,7 @@ async def test_api_5_axe_finds_nothing_serious_in_any_state(
 
 
 async def grave_faults(page: Page, axe: str) -> list[str]:
-    """Return what axe calls serious or critical in the page as it is now, and where."""
+    """Return the serious and critical findings of axe in the page, with their places."""
     if not await page.evaluate("'axe' in window"):
         await page.evaluate(axe)  # by the debugger, which the page's own policy does not bind
     # Only a rule that is still an experiment needs the style sheets fetched, which takes as long as all the others.
@@ -101,7 +101,7 @@ async def _every_kind_of_turn(tab: Tab, env: Environment) -> None:
     await expect(tab.page.locator(".turn-error")).to_be_visible()
 
 
-async def _a_turn_that_waits(tab: Tab, env: Environment) -> None:
+async def _open_turn_with_approval(tab: Tab, env: Environment) -> None:
     async with http_client(tab.url) as http:
         (await http.patch(f"/workflow/{tab.session}", json={"tool_policy": {"pay": "ask"}})).raise_for_status()
     env.vendor.script = [asks(("pay", {"amount": 12})), says("Paid.")]
@@ -111,9 +111,7 @@ async def _a_turn_that_waits(tab: Tab, env: Environment) -> None:
     await expect(tab.queue).to_have_count(1)
 
 
-async def test_api_5_only_notices_and_the_state_line_are_read_aloud_and_not_every_second(
-    tab: Tab, env: Environment
-) -> None:
+async def test_api_5_notices_and_the_status_line_are_announced_but_no_countdown(tab: Tab, env: Environment) -> None:
     gate = Gate(is_open=False)
     env.vendor.script = [[Delta("respond", "Some"), gate, says("Some text.")]]
     await tab.open()
@@ -141,7 +139,7 @@ async def test_api_5_only_notices_and_the_state_line_are_read_aloud_and_not_ever
     await tab.shows(1)
 
 
-async def test_api_5_the_keyboard_alone_reads_decides_and_answers(tab: Tab, env: Environment) -> None:
+async def test_api_5_everything_can_be_done_with_the_keyboard(tab: Tab, env: Environment) -> None:
     await tab.open()
     await expect(tab.text).to_be_focused()
     await tab.send("Hi")
@@ -160,7 +158,7 @@ async def test_api_5_the_keyboard_alone_reads_decides_and_answers(tab: Tab, env:
     await tab.shows(2)
 
 
-async def test_api_5_on_a_small_screen_the_list_covers_the_conversation_only_while_it_is_wanted(tab: Tab) -> None:
+async def test_api_5_on_a_small_screen_the_session_list_opens_as_an_overlay(tab: Tab) -> None:
     await tab.emulate(viewport=PHONE)
     await tab.open()
     opener = tab.button("Sessions")
@@ -174,7 +172,7 @@ async def test_api_5_on_a_small_screen_the_list_covers_the_conversation_only_whi
     assert await tab.page.evaluate("document.documentElement.scrollWidth") == 390
 
 
-async def test_api_5_beside_a_phones_keyboard_the_log_has_room_and_all_that_sends_and_stops_is_in_view(
+async def test_api_5_with_a_phone_keyboard_the_log_and_all_main_controls_stay_in_view(
     tab: Tab, env: Environment
 ) -> None:
     await tab.emulate(viewport={"width": 390, "height": 420})
@@ -200,7 +198,7 @@ MOTION_ENDS = """async () => {
 }"""
 
 
-async def test_api_5_who_wants_no_motion_gets_none(tab: Tab, env: Environment) -> None:
+async def test_api_5_reduced_motion_disables_all_animations(tab: Tab, env: Environment) -> None:
     gate = Gate(is_open=False)
     env.vendor.script = [[Delta("respond", "Some"), gate, says("Some text.")]]
     await tab.emulate(reduced_motion="reduce")

@@ -8,7 +8,7 @@ from playwright.async_api import Route, expect
 from tests.clients.page.tab import Tab
 
 
-async def test_api_5_redoc_shows_the_api_and_asks_nobody_else(tab: Tab) -> None:
+async def test_api_5_redoc_shows_the_api_without_external_requests(tab: Tab) -> None:
     await tab.page.goto(f"{tab.url}/redoc")
     await expect(tab.page.get_by_text("Durable AI-agent sessions on Temporal.").first).to_be_visible()
 
@@ -21,7 +21,7 @@ async def with_two_paths(route: Route) -> None:
     await route.fulfill(response=answer, json={**document, "paths": paths})
 
 
-async def test_api_5_api_7_the_docs_show_the_api_ask_nobody_else_and_let_a_request_be_tried_out(tab: Tab) -> None:
+async def test_api_5_api_7_swagger_ui_works_without_external_requests(tab: Tab) -> None:
     await tab.page.route("**/openapi.json", with_two_paths)
     await tab.page.goto(f"{tab.url}/docs#/health/health")
     await expect(tab.page.get_by_text("/workflow/{id}/prompt").first).to_be_visible()

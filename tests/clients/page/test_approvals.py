@@ -17,13 +17,13 @@ TEXT = "What you decide on"
 PAY = ("pay", {"to": "Registrar", "amount": 12})
 
 
-async def a_session_that_asks(tab: Tab, env: Environment) -> None:
-    """A session that may pay only when it has asked."""
+async def open_session_with_approvals(tab: Tab, env: Environment) -> None:
+    """Open a session in which `pay` needs approval."""
     await tab.open(await started(tab.url, tool_policy={"pay": "ask"}))
 
 
-async def test_api_5_a_call_is_approved_in_its_card_with_its_arguments_in_sight(tab: Tab, env: Environment) -> None:
-    await a_session_that_asks(tab, env)
+async def test_api_5_a_call_is_approved_in_its_card_beside_its_arguments(tab: Tab, env: Environment) -> None:
+    await open_session_with_approvals(tab, env)
     env.vendor.script = [asks(PAY), says("Paid.")]
     await tab.send("Pay")
     await expect(tab.state).to_have_text("A tool call needs your approval.")
@@ -41,8 +41,8 @@ async def test_api_5_a_call_is_approved_in_its_card_with_its_arguments_in_sight(
     await tab.shows_the_transcript()
 
 
-async def test_api_5_a_call_is_rejected_with_a_reason_that_the_model_is_told(tab: Tab, env: Environment) -> None:
-    await a_session_that_asks(tab, env)
+async def test_api_5_the_reason_of_a_rejection_is_sent_to_the_model(tab: Tab, env: Environment) -> None:
+    await open_session_with_approvals(tab, env)
     env.vendor.script = [asks(PAY), says("I see.")]
     await tab.send("Pay")
     await tab.button("Reject…").click()
@@ -61,10 +61,8 @@ async def test_api_5_a_call_is_rejected_with_a_reason_that_the_model_is_told(tab
     assert "Far too much" in env.vendor.requests[-1].model_dump_json()
 
 
-async def test_api_5_a_tool_that_is_allowed_for_the_session_is_not_asked_about_again(
-    tab: Tab, env: Environment
-) -> None:
-    await a_session_that_asks(tab, env)
+async def test_api_5_a_tool_that_is_allowed_for_the_session_needs_no_more_approvals(tab: Tab, env: Environment) -> None:
+    await open_session_with_approvals(tab, env)
     env.vendor.script = [asks(PAY), says("Paid."), asks(PAY), says("Paid again.")]
     await tab.send("Pay")
     await tab.button("Allow for this session").click()
@@ -74,8 +72,8 @@ async def test_api_5_a_tool_that_is_allowed_for_the_session_is_not_asked_about_a
     assert len(env.tools.calls) == 2
 
 
-async def test_api_5_what_is_written_in_one_card_survives_the_decision_in_another(tab: Tab, env: Environment) -> None:
-    await a_session_that_asks(tab, env)
+async def test_api_5_text_typed_in_one_card_survives_a_decision_in_another(tab: Tab, env: Environment) -> None:
+    await open_session_with_approvals(tab, env)
     env.vendor.script = [asks(PAY, ("pay", {"to": "Landlord", "amount": 900})), says("Done.")]
     await tab.send("Pay both")
     await expect(tab.page.locator(".approval")).to_have_count(2)
@@ -90,10 +88,8 @@ async def test_api_5_what_is_written_in_one_card_survives_the_decision_in_anothe
     assert [call.args["to"] for call in env.tools.calls] == ["Registrar"]
 
 
-async def test_api_5_what_is_approved_is_what_is_read_whatever_turns_text_around_or_hides_it(
-    tab: Tab, env: Environment
-) -> None:
-    await a_session_that_asks(tab, env)
+async def test_api_5_invisible_and_reversing_characters_are_visible_in_an_approval(tab: Tab, env: Environment) -> None:
+    await open_session_with_approvals(tab, env)
     env.vendor.script = [asks(("pay", {"to": UNSEEN}), ("pay", {"to": UNSEEN * 2_000})), says("Paid.")]
     await tab.send("Pay")
     await expect(tab.page.locator(".approval")).to_have_count(2)
@@ -104,10 +100,8 @@ async def test_api_5_what_is_approved_is_what_is_read_whatever_turns_text_around
     assert not set(UNSEEN) & set(await texts.last.text_content() or "") - set("hello ü🙂")
 
 
-async def test_api_5_a_question_with_large_arguments_does_not_take_the_keys_from_who_writes(
-    tab: Tab, env: Environment
-) -> None:
-    await a_session_that_asks(tab, env)
+async def test_api_5_an_approval_with_large_arguments_does_not_steal_the_focus(tab: Tab, env: Environment) -> None:
+    await open_session_with_approvals(tab, env)
     env.vendor.script = [asks(("pay", {"to": "Registrar" * 5_000})), says("Paid.")]
     await tab.send("Pay")
     await tab.text.press_sequentially("And ")
@@ -115,10 +109,10 @@ async def test_api_5_a_question_with_large_arguments_does_not_take_the_keys_from
     await expect(tab.text).to_be_focused()
 
 
-async def test_api_5_arguments_of_several_lines_are_read_as_lines_and_the_choices_stand_in_one_row_on_a_phone(
+async def test_api_5_arguments_show_their_lines_and_buttons_fit_in_one_row_on_a_phone(
     tab: Tab, env: Environment
 ) -> None:
-    await a_session_that_asks(tab, env)
+    await open_session_with_approvals(tab, env)
     env.vendor.script = [asks(("pay", {"to": "Registrar", "note": "Dear all,\n\tamount: 1\nYours"})), says("Paid.")]
     await tab.send("Pay")
     await expect(tab.tools.get_by_label(TEXT, exact=True)).to_contain_text(
@@ -130,7 +124,7 @@ async def test_api_5_arguments_of_several_lines_are_read_as_lines_and_the_choice
         assert len({box["y"] for box in boxes if box}) == 1
 
 
-async def test_agt_8_the_page_shows_the_digits_that_run(tab: Tab, env: Environment) -> None:
+async def test_agt_8_the_page_shows_numbers_exactly_as_the_tool_gets_them(tab: Tab, env: Environment) -> None:
     env.tools.specs = [ToolSpec(name="refund", server="shop", description="It can't be undone.")]
     account = 7960607143101464576
     env.vendor.script = [asks(("refund", {"10": 1.0, "9": -0.0, "account": account})), says("Done.")]
@@ -152,8 +146,8 @@ async def test_agt_8_the_page_shows_the_digits_that_run(tab: Tab, env: Environme
     )
 
 
-async def test_agt_8_the_page_says_what_does_not_fit_in_sight(tab: Tab, env: Environment) -> None:
-    await a_session_that_asks(tab, env)
+async def test_agt_8_the_page_says_that_more_lines_of_an_approval_are_below(tab: Tab, env: Environment) -> None:
+    await open_session_with_approvals(tab, env)
     script = "\n".join(["ls", *[f"echo {number}" for number in range(80)], "rm -rf /"])
     env.vendor.script = [
         asks(("pay", {"command": script}), ("pay", {"command": "ls" + "\n" * 80 + "evil"})),
@@ -169,7 +163,7 @@ async def test_agt_8_the_page_says_what_does_not_fit_in_sight(tab: Tab, env: Env
     await expect(second.get_by_role("button", name="more lines below")).to_be_hidden()
 
 
-async def test_agt_8_the_page_says_that_a_file_is_replaced_and_cards_differ(tab: Tab, env: Environment) -> None:
+async def test_agt_8_the_page_says_whether_a_file_is_created_or_replaced(tab: Tab, env: Environment) -> None:
     async def change_of(invocation: ToolInvocation, *, max_bytes: int) -> FileChange:
         is_new = invocation.args["path"] == "b.md"
         return FileChange(note="as it is", diff="@@ -1,1 +1,1 @@\n-old\n+new", sha256="" if is_new else "0" * 64)

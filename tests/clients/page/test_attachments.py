@@ -43,7 +43,7 @@ PASTE_CELLS = """() => {
 PDF: FilePayload = {"name": "report.pdf", "mimeType": "application/pdf", "buffer": b"%PDF-1.7\n" + b"a page " * 2_000}
 
 
-async def test_ctx_16_a_pasted_picture_reaches_the_model_and_is_shown_in_its_turn(tab: Tab, env: Environment) -> None:
+async def test_ctx_16_a_pasted_image_reaches_the_model_and_is_shown_in_its_turn(tab: Tab, env: Environment) -> None:
     await tab.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     await tab.open()
     await tab.page.evaluate(COPY_A_PICTURE)
@@ -79,7 +79,7 @@ async def test_ctx_16_a_pasted_picture_reaches_the_model_and_is_shown_in_its_tur
 LONG_NAME = "a long name of a file that does not fit in one line " * 3 + ".csv"
 
 
-async def test_ctx_16_what_was_sent_and_what_a_tool_returned_can_be_seen(tab: Tab, env: Environment) -> None:
+async def test_ctx_16_attachments_of_prompts_and_tool_results_are_shown(tab: Tab, env: Environment) -> None:
     async def screenshot(_: ToolInvocation) -> ToolResult:
         picture = {"type": "image", "name": "dot.png", "media_type": "image/png", "data": b64encode(PNG).decode()}
         return ToolResult.model_validate({"outcome": "taken", "attachments": [picture]})
@@ -110,7 +110,7 @@ async def test_ctx_16_what_was_sent_and_what_a_tool_returned_can_be_seen(tab: Ta
     assert (download.suggested_filename, content) == ("add.py", code["content"])
 
 
-async def test_ctx_16_a_file_that_can_t_be_sent_is_refused_before_and_one_of_a_failed_prompt_is_not_lost(
+async def test_ctx_16_invalid_files_are_rejected_and_files_of_a_failed_prompt_are_restored(
     tab: Tab, env: Environment
 ) -> None:
     await tab.open()

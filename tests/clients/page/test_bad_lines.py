@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 from playwright.async_api import Browser, expect
 
-from tests.clients.page.conftest import lent
+from tests.clients.page.conftest import reset_after
 from tests.clients.page.line import Line, line_to
 from tests.clients.page.tab import Tab, http_client, tabs_of
 from tests.clients.page.test_sessions import SEEN, started
@@ -30,24 +30,22 @@ async def tab_of_file(browser: Browser, line: Line) -> AsyncIterator[Tab]:
 @pytest.fixture
 async def tab(tab_of_file: Tab, url: str) -> AsyncIterator[Tab]:
     """A tab whose line to the gateway is not to be relied on, and whose clock a test can put forward."""
-    async with lent(tab_of_file):
+    async with reset_after(tab_of_file):
         tab_of_file.may_be_cut_off = True
         yield tab_of_file
 
 
-async def said_elsewhere(url: str, session: str, prompt: str) -> None:
+async def prompt_elsewhere(url: str, session: str, prompt: str) -> None:
     async with http_client(url) as http:
         await http.post(f"/workflow/{session}/prompt?wait=30", json={"message": prompt})
 
 
-async def test_api_5_a_stream_that_has_gone_dead_without_a_word_is_opened_anew(
-    tab: Tab, line: Line, env: Environment
-) -> None:
+async def test_api_5_a_silently_dead_stream_is_reopened(tab: Tab, line: Line, env: Environment) -> None:
     await tab.open()
     await tab.send("one")
     await tab.shows(1)
     line.kill_streams()
-    await said_elsewhere(line.target, tab.session, "two")
+    await prompt_elsewhere(line.target, tab.session, "two")
     await tab.page.clock.run_for(20_000)
     await expect(tab.turns).to_have_count(1)
     await tab.page.clock.run_for(30_000)
@@ -55,22 +53,20 @@ async def test_api_5_a_stream_that_has_gone_dead_without_a_word_is_opened_anew(
     await tab.shows_the_transcript()
 
 
-async def test_api_5_who_comes_back_to_a_tab_sees_at_once_what_is_true(tab: Tab, line: Line, env: Environment) -> None:
+async def test_api_5_a_tab_that_becomes_visible_is_updated_at_once(tab: Tab, line: Line, env: Environment) -> None:
     await tab.open()
     await tab.send("one")
     await tab.shows(1)
     await tab.page.evaluate(SEEN.format(state="hidden"))
     line.kill_streams()
-    await said_elsewhere(line.target, tab.session, "two")
+    await prompt_elsewhere(line.target, tab.session, "two")
     await tab.page.clock.run_for(10_000)
     await expect(tab.turns).to_have_count(1)
     await tab.page.evaluate(SEEN.format(state="visible"))
     await tab.shows(2)
 
 
-async def test_api_5_an_answer_that_a_dead_stream_keeps_back_is_missed_and_fetched(
-    tab: Tab, line: Line, env: Environment
-) -> None:
+async def test_api_5_an_answer_lost_by_a_dead_stream_is_fetched(tab: Tab, line: Line, env: Environment) -> None:
     gate = Gate(is_open=False)
     env.vendor.script = [[Delta("respond", "Half of"), gate, says("Half of it, and the rest.")]]
     await tab.open()
@@ -78,15 +74,13 @@ async def test_api_5_an_answer_that_a_dead_stream_keeps_back_is_missed_and_fetch
     await expect(tab.growing).to_have_text("Half of")
     line.kill_streams()
     gate.open()
-    await said_elsewhere(line.target, tab.session, "two")  # it is answered after the first
+    await prompt_elsewhere(line.target, tab.session, "two")  # it is answered after the first
     await tab.page.clock.run_for(7_000)
     await tab.shows(2)
     await tab.shows_the_transcript()
 
 
-async def test_api_5_an_answer_that_is_cut_in_its_middle_is_asked_for_again(
-    tab: Tab, line: Line, env: Environment
-) -> None:
+async def test_api_5_a_response_that_is_cut_off_is_requested_again(tab: Tab, line: Line, env: Environment) -> None:
     session = await started(line.target, "one")
     for request_line in ("GET /workflow/[^/]+/conversation/full", "GET /workflow/[^/]+ ", "GET /workflow[? ]"):
         line.cuts.append(request_line)
@@ -96,7 +90,9 @@ async def test_api_5_an_answer_that_is_cut_in_its_middle_is_asked_for_again(
         assert line.cuts == []
 
 
-async def test_api_5_a_prompt_whose_acceptance_is_cut_off_is_one_turn(tab: Tab, line: Line, env: Environment) -> None:
+async def test_api_5_a_prompt_whose_response_is_cut_off_becomes_one_turn(
+    tab: Tab, line: Line, env: Environment
+) -> None:
     session = await started(line.target, "one")
     await tab.open(session)
     await tab.shows(1)
@@ -106,7 +102,7 @@ async def test_api_5_a_prompt_whose_acceptance_is_cut_off_is_one_turn(tab: Tab, 
     assert line.cuts == []
 
 
-async def test_api_5_what_arrives_byte_by_byte_is_read_as_it_was_sent(tab: Tab) -> None:
+async def test_api_5_an_event_stream_that_arrives_byte_by_byte_is_parsed_correctly(tab: Tab) -> None:
     await tab.open()
     events = await tab.page.evaluate(
         """async () => {

@@ -67,14 +67,12 @@ async def test_api_5_a_reload_in_the_middle_of_an_answer_loses_nothing(tab: Tab,
     await tab.shows_the_transcript()
 
 
-async def test_api_5_a_prompt_that_could_not_be_sent_is_kept_over_a_reload_and_sent_once(
-    tab: Tab, env: Environment
-) -> None:
+async def test_api_5_an_unsent_prompt_survives_a_reload_and_is_sent_once(tab: Tab, env: Environment) -> None:
     await tab.open()
     await tab.send("one")
     await tab.shows(1)
     tab.may_be_cut_off = True
-    # What the gateway has done, and could not say: the worst kind of failure.
+    # The gateway has done it, but its response is lost: the worst kind of failure.
     await tab.page.route("**/prompt", lambda route: _done_but_not_answered(route))
     await tab.send("two")
     await tab.shows(2)
@@ -88,7 +86,7 @@ async def test_api_5_a_prompt_that_could_not_be_sent_is_kept_over_a_reload_and_s
     await tab.shows_the_transcript()
 
 
-async def test_api_5_a_prompt_that_was_rejected_is_shown_after_a_reload_and_not_sent_again(tab: Tab) -> None:
+async def test_api_5_a_rejected_prompt_is_shown_after_a_reload_and_not_sent_again(tab: Tab) -> None:
     await tab.open()
     await tab.send("one")
     await tab.shows(1)
@@ -145,7 +143,7 @@ async def _answers(port: int) -> None:
         await until(is_up)
 
 
-async def test_api_5_a_gateway_killed_in_the_middle_of_an_answer_leaves_no_gap_and_nothing_twice(
+async def test_api_5_a_gateway_killed_in_mid_answer_causes_no_gaps_or_repetitions(
     browser: Browser, temporal: Client
 ) -> None:
     gate = Gate(is_open=False)
@@ -174,7 +172,7 @@ async def test_api_5_a_gateway_killed_in_the_middle_of_an_answer_leaves_no_gap_a
                 await tab.shows_the_transcript()
 
 
-async def test_api_5_the_page_says_that_no_worker_answers_and_goes_on_when_one_is_back(
+async def test_api_5_the_page_reports_a_missing_worker_and_continues_when_one_is_back(
     browser: Browser, temporal: Client
 ) -> None:
     queue = "left-alone"
@@ -196,7 +194,7 @@ async def test_api_5_the_page_says_that_no_worker_answers_and_goes_on_when_one_i
                 await tab.shows_the_transcript()
 
 
-async def test_ses_15_the_page_shows_what_is_archived_while_no_worker_runs(
+async def test_ses_15_without_a_worker_the_page_shows_the_archived_turns(
     browser: Browser, temporal: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(activity_options, "IDLE_PAUSE", timedelta(seconds=0.1))
@@ -219,7 +217,7 @@ async def test_ses_15_the_page_shows_what_is_archived_while_no_worker_runs(
                 await tab.shows(2)
 
 
-async def test_api_5_a_session_that_is_not_there_is_said_to_be_not_there(tab: Tab) -> None:
+async def test_api_5_an_unknown_session_is_shown_as_not_found(tab: Tab) -> None:
     tab.may_be_cut_off = True  # the browser notes the 404
     await tab.open("never-started")
     await expect(tab.state).to_contain_text("This session doesn't exist or was deleted.")
@@ -235,9 +233,7 @@ async def test_api_5_a_session_that_is_not_there_is_said_to_be_not_there(tab: Ta
     await tab.shows(1)
 
 
-async def test_api_5_a_session_that_can_t_be_read_is_not_called_new_and_one_that_is_stuck_is_called_so(
-    tab: Tab, env: Environment
-) -> None:
+async def test_api_5_unreadable_and_stuck_sessions_are_not_shown_as_new(tab: Tab, env: Environment) -> None:
     session = await started(tab.url, "one")
     tab.may_be_cut_off = True
     await tab.page.route(f"**/workflow/{session}**", lambda route: route.abort())

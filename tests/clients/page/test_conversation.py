@@ -18,9 +18,7 @@ def gated_answer(*before: Delta, then: str) -> tuple[Gate, list[object]]:
     return gate, [*before, gate, says(then)]
 
 
-async def test_api_5_a_first_prompt_starts_a_session_and_its_answer_is_streamed_then_rendered(
-    tab: Tab, env: Environment
-) -> None:
+async def test_api_5_a_first_prompt_starts_a_session_and_streams_its_answer(tab: Tab, env: Environment) -> None:
     start, done = Gate(is_open=False), Gate(is_open=False)
     env.vendor.script = [
         [
@@ -60,7 +58,7 @@ WATCH_THE_PROMPT = """() => {
 
 
 @pytest.mark.parametrize("slow", ["POST .*/workflow", "GET .*/full.*", "POST .*/prompt", "GET .*/events.*"])
-async def test_api_5_the_first_prompt_of_a_session_never_blinks(tab: Tab, slow: str) -> None:
+async def test_api_5_the_first_prompt_of_a_session_does_not_flicker(tab: Tab, slow: str) -> None:
     """U5: from its echo on it is shown, once, whatever is slow."""
     gate = Gate(is_open=False)
 
@@ -83,9 +81,7 @@ async def test_api_5_the_first_prompt_of_a_session_never_blinks(tab: Tab, slow: 
     assert await tab.page.evaluate("[window.isBegun, window.gaps]") == [True, 0]
 
 
-async def test_api_5_a_tool_call_is_a_card_that_says_what_was_called_with_what_and_what_came_of_it(
-    tab: Tab, env: Environment
-) -> None:
+async def test_api_5_a_tool_call_is_a_card_with_its_name_arguments_and_result(tab: Tab, env: Environment) -> None:
     async def look(invocation):
         return ToolResult(outcome="2 matches", content="a.py\nb.py", duration_ms=1_234)
 
@@ -109,9 +105,7 @@ async def test_api_5_a_tool_call_is_a_card_that_says_what_was_called_with_what_a
     await tab.shows_the_transcript()
 
 
-async def test_api_5_a_large_text_and_a_large_result_are_excerpts_until_somebody_asks_for_all_of_them(
-    tab: Tab, env: Environment
-) -> None:
+async def test_api_5_large_texts_and_results_are_shown_in_full_on_request(tab: Tab, env: Environment) -> None:
     text = "\n\n".join(f"paragraph {number}" for number in range(2_000))
     lines = "".join(f"line {number}\n" for number in range(2_000))
 
@@ -135,9 +129,7 @@ async def test_api_5_a_large_text_and_a_large_result_are_excerpts_until_somebody
     await expect(result).to_have_text(lines)
 
 
-async def test_api_5_an_answer_that_came_as_an_excerpt_is_shown_and_copied_whole_where_it_can_be_read(
-    tab: Tab, env: Environment
-) -> None:
+async def test_api_5_an_answer_sent_as_an_excerpt_is_shown_and_copied_in_full(tab: Tab, env: Environment) -> None:
     await tab.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     whole = "\n\n".join(f"paragraph {number}" for number in range(2_000))
     env.vendor.script = [says(whole)]
@@ -164,9 +156,7 @@ async def test_api_5_an_answer_that_came_as_an_excerpt_is_shown_and_copied_whole
     await expect(tab.answers).to_contain_text("paragraph 1000")
 
 
-async def test_api_5_a_turn_folds_its_thoughts_says_what_it_cost_and_is_copied_as_it_was_written(
-    tab: Tab, env: Environment
-) -> None:
+async def test_api_5_a_turn_folds_its_thoughts_shows_its_cost_and_can_be_copied(tab: Tab, env: Environment) -> None:
     await tab.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     answer = "Like **this**:\n\n```python\nprint(1)\n```"
     usage = Usage(input_tokens=1_000, output_tokens=234, cost=0.0125)
@@ -215,7 +205,7 @@ async def test_api_5_stop_ends_the_running_turn_by_its_button_and_by_escape(tab:
     await tab.shows_the_transcript()
 
 
-async def test_ses_9_what_was_written_of_a_stopped_answer_stays_also_after_a_reload(tab: Tab, env: Environment) -> None:
+async def test_ses_9_the_partial_text_of_a_stopped_answer_survives_a_reload(tab: Tab, env: Environment) -> None:
     gate, answer = gated_answer(Delta("think", "Let me see."), Delta("respond", "On and **on**"), then="never")
     env.vendor.script = [answer]
     await tab.open()
@@ -237,9 +227,7 @@ async def test_ses_9_what_was_written_of_a_stopped_answer_stays_also_after_a_rel
     await expect(tab.turns.last.locator(".prose")).to_contain_text("echo: Talk")
 
 
-async def test_api_5_while_a_turn_runs_prompts_queue_in_sight_and_each_can_be_removed(
-    tab: Tab, env: Environment
-) -> None:
+async def test_api_5_prompts_queue_visibly_during_a_turn_and_can_be_removed(tab: Tab, env: Environment) -> None:
     gate, answer = gated_answer(then="first")
     env.vendor.script = [answer]
     await tab.open()
@@ -280,7 +268,7 @@ async def test_api_5_a_prompt_can_be_steered_into_the_running_turn_or_interrupt_
     await tab.shows_the_transcript()
 
 
-async def test_api_5_ses_9_a_failed_turn_shows_what_was_written_says_why_and_is_tried_again_by_its_button(
+async def test_api_5_ses_9_a_failed_turn_shows_its_partial_text_the_error_and_a_retry(
     tab: Tab, env: Environment
 ) -> None:
     broken_off = [Delta("respond", "On and on"), ModelError("auth", "the key was refused")]
@@ -297,9 +285,7 @@ async def test_api_5_ses_9_a_failed_turn_shows_what_was_written_says_why_and_is_
     await tab.shows_the_transcript()
 
 
-async def test_api_5_the_keys_of_the_composer_bring_the_last_prompt_back_begin_a_line_and_leave_input_methods_alone(
-    tab: Tab, env: Environment
-) -> None:
+async def test_api_5_the_composer_handles_arrow_up_shift_enter_and_input_methods(tab: Tab, env: Environment) -> None:
     await tab.open()
     await tab.text.fill("にほん")
     await tab.text.evaluate(
@@ -320,7 +306,7 @@ async def test_api_5_the_keys_of_the_composer_bring_the_last_prompt_back_begin_a
     await expect(tab.text).to_have_value("")
 
 
-async def test_api_5_a_retried_attempt_replaces_what_the_first_had_shown(tab: Tab, env: Environment) -> None:
+async def test_api_5_a_retry_replaces_the_partial_text_of_the_first_attempt(tab: Tab, env: Environment) -> None:
     gate = Gate(is_open=False)
     env.vendor.script = [
         [Delta("respond", "The first try"), gate, ModelError("overloaded", "busy", retry_after=0.0)],

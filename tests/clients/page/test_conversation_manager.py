@@ -97,7 +97,7 @@ class ClientHistory:
         )
 
 
-async def test_api_8_the_page_s_manager_and_the_law_agree_after_every_update(page: Page) -> None:
+async def test_api_8_the_pages_transcript_matches_the_reference_after_every_update(page: Page) -> None:
     stories: list[ClientHistory] = []
 
     @given(EVENTS)
@@ -120,8 +120,8 @@ RUNNING = {
 }  # fmt: skip
 
 
-async def test_api_8_partial_output_grows_as_the_snapshots_do(page: Page) -> None:
-    """What the page holds after each growth is the snapshot that the growth was made of."""
+async def test_api_8_partial_output_grows_like_the_snapshots(page: Page) -> None:
+    """After each growth the page has the snapshot that the growth was computed from."""
     stories: list[tuple[list[Any], list[Any]]] = []
     pieces = st.lists(st.tuples(st.integers(0, 2), st.text(max_size=5), st.booleans()), min_size=1, max_size=12)
 
@@ -173,7 +173,7 @@ SHOWN_UNTIL = [
 """Changes of the update, changes of its turn, and whether partial output of step 2 is shown then."""
 
 
-async def test_api_8_partial_output_is_shown_only_until_its_step_is_known(page: Page) -> None:
+async def test_api_8_partial_output_is_shown_only_until_its_step_arrives(page: Page) -> None:
     turn = {"id": "m1", "is_complete": False, "reasoning_trajectory": None}
     part = {"index": 0, "kind": "respond", "text": "Hel", "omitted": 0}
     grown = {"message_id": "m1", "turn": 1, "step": 2, "request": 2, "attempt": 1, "fresh": True, "parts": [part]}
@@ -189,7 +189,7 @@ async def test_api_8_partial_output_is_shown_only_until_its_step_is_known(page: 
     assert displayed == [is_shown for _, _, is_shown in SHOWN_UNTIL]
 
 
-async def test_api_8_growth_of_an_answer_that_is_not_the_one_shown_is_left_out(page: Page) -> None:
+async def test_api_8_partial_output_of_another_attempt_is_ignored(page: Page) -> None:
     turn = {"id": "m1", "is_complete": False, "reasoning_trajectory": None}
     part = {"index": 0, "kind": "respond", "text": "Hel", "omitted": 0}
     first = {"message_id": "m1", "turn": 1, "step": 1, "request": 1, "attempt": 1, "fresh": True, "parts": [part]}

@@ -9,7 +9,7 @@ from tests.clients.page.tab import Tab, http_client
 from tests.clients.page.test_sessions import started
 
 
-async def test_ses_18_the_page_links_exports_and_forks_from_a_turn(tab: Tab) -> None:
+async def test_ses_18_the_page_exports_a_session_and_forks_it_at_a_turn(tab: Tab) -> None:
     session = await started(tab.url, "first question", "second question", title="Rome")
     await tab.open(session)
     await expect(tab.turns).to_have_count(2)
@@ -36,7 +36,7 @@ async def test_ses_18_the_page_imports_an_exported_session(tab: Tab) -> None:
     await tab.open()
     chooser = tab.page.locator("#import-input")
     damaged: FilePayload = {"name": "rome.json", "mimeType": "application/json", "buffer": document[:-9]}
-    tab.may_be_cut_off = True  # the answer 422 stands in the browser's console
+    tab.may_be_cut_off = True  # the browser logs the 422
     await chooser.set_input_files(damaged)
     await expect(tab.notice).to_contain_text("is not valid JSON")
     async with tab.page.expect_file_chooser() as choosing:

@@ -93,7 +93,7 @@ SUBMIT = """({base, path}) => new Promise((resolve) => {
 
 @pytest.fixture(scope="module")
 async def misled_browser() -> AsyncIterator[Browser]:
-    """A browser for which the foreign name leads to this machine, as after DNS rebinding.
+    """A browser that resolves the foreign name to this machine, as after DNS rebinding.
 
     It lets pages from elsewhere reach this machine, as all browsers do that do not ask a person first.
     """
@@ -167,7 +167,7 @@ async def page_at(browser: Browser, url: str) -> Page:
     return page
 
 
-async def test_api_4_a_name_that_was_made_to_lead_here_reads_nothing_and_changes_nothing(
+async def test_api_4_a_rebound_dns_name_can_neither_read_nor_change_anything(
     misled_browser: Browser, victim: Victim
 ) -> None:
     before = await victim.look()
@@ -194,7 +194,7 @@ async def test_api_4_a_name_that_was_made_to_lead_here_reads_nothing_and_changes
     await page.close()
 
 
-async def test_api_4_a_page_of_another_port_changes_nothing_by_what_it_sends_blindly(
+async def test_api_4_a_page_on_another_port_cannot_change_anything(
     misled_browser: Browser, victim: Victim, foreign_server: str
 ) -> None:
     before = await victim.look()
@@ -224,7 +224,7 @@ async def test_api_4_a_page_of_another_port_changes_nothing_by_what_it_sends_bli
     await page.close()
 
 
-async def test_api_4_a_page_of_another_site_may_link_to_the_chat_page(
+async def test_api_4_another_site_may_link_to_the_chat_page(
     misled_browser: Browser, victim: Victim, foreign_server: str
 ) -> None:
     page = await misled_browser.new_page()

@@ -1,4 +1,4 @@
-"""What others write runs nothing, loads nothing and breaks nothing in the page (API-4, API-5)."""
+"""Text from others runs nothing, loads nothing and breaks nothing in the page (API-4, API-5)."""
 
 from playwright.async_api import expect
 
@@ -77,7 +77,7 @@ async def test_api_5_a_hostile_title_is_only_text(tab: Tab, env: Environment) ->
     assert await tab.page.evaluate("window.hacked") is None
 
 
-async def test_api_5_html_is_made_of_a_string_in_one_place_only(tab: Tab) -> None:
+async def test_api_5_trusted_types_allow_html_in_one_place_only(tab: Tab) -> None:
     await tab.open()
     refusals = await tab.page.evaluate(
         """() => [
@@ -91,7 +91,7 @@ async def test_api_5_html_is_made_of_a_string_in_one_place_only(tab: Tab) -> Non
     tab.faults.clear()
 
 
-async def test_api_5_an_address_that_names_no_session_is_said_to_name_none(tab: Tab) -> None:
+async def test_api_5_an_invalid_session_address_is_shown_as_not_found(tab: Tab) -> None:
     tab.may_be_cut_off = True  # the browser notes the 404 or 422
     for session in ("../../healthz", "%2e%2e%2fhealthz", "<script>", "a b", "a%20b", "a%2Fb", "..", "x" * 500):
         await tab.open()

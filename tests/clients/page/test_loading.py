@@ -1,4 +1,4 @@
-"""What a load of the page asks the gateway for, and how many bytes that is (API-5, OPS-11)."""
+"""Requests and bytes of a page load (API-5, OPS-11)."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ CHARS = 3_000
 
 
 class Network:
-    """What a tab asks the gateway for, as the browser counts it: with all headers, and nothing that it had already."""
+    """The requests of a tab, as the browser counts them: with all headers, without cached files."""
 
     def __init__(self) -> None:
         self._paths: dict[str, str] = {}
@@ -53,7 +53,7 @@ class Network:
         return sizes
 
 
-async def test_ops_11_a_first_load_is_small_and_a_warm_one_asks_for_no_file_but_the_page(
+async def test_ops_11_a_first_load_is_small_and_a_warm_one_fetches_only_the_page(
     browser: Browser, url: str, env: Environment
 ) -> None:
     text = (ROOT / "docs" / "http.md").read_text()

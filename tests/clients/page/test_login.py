@@ -40,7 +40,7 @@ async def locked_tab(browser: Browser, temporal: Client, settings: Settings, tim
         await context.close()
 
 
-async def test_api_4_the_page_asks_for_a_key_says_who_one_is_and_forgets_the_key(
+async def test_api_4_the_page_logs_in_with_a_key_shows_the_user_and_logs_out(
     locked_tab: Tab, settings: Settings
 ) -> None:
     key = await key_of(settings, Column("Rob", "reader"))
@@ -71,7 +71,7 @@ async def test_api_4_the_page_asks_for_a_key_says_who_one_is_and_forgets_the_key
     await expect(dialog).to_be_visible()
 
 
-async def test_api_4_nobody_sends_or_sees_what_another_person_wrote_in_the_same_tab(
+async def test_api_4_drafts_of_another_user_of_the_tab_are_neither_shown_nor_sent(
     locked_tab: Tab, settings: Settings, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timeouts, "lookup_cache", 0.0)
@@ -94,7 +94,7 @@ async def test_api_4_nobody_sends_or_sees_what_another_person_wrote_in_the_same_
     await locked_tab.text.fill("from Ann")
     async with Stores.of(settings) as stores:
         await stores.api_keys.revoke(ann.split("_")[1], now=datetime.now(UTC))
-    await locked_tab.text.press("Enter")  # at once: the page's own requests are refused from now on, too
+    await locked_tab.text.press("Enter")  # at once: from now on the page's own requests are rejected, too
     await expect(page.get_by_role("dialog", name="Log in")).to_be_visible()
     await expect(page.locator("#queue-list > li")).to_have_count(1)
     await key_field.fill(bob)
@@ -143,7 +143,7 @@ async def test_api_5_a_reader_skips_to_the_conversation(locked_tab: Tab, setting
     await expect(locked_tab.log).to_be_focused()
 
 
-async def test_api_4_the_page_offers_what_the_role_of_the_key_allows(
+async def test_api_4_the_page_offers_only_actions_that_the_role_allows(
     browser: Browser, temporal: Client, env: Environment
 ) -> None:
     settings = gateway_settings(env).model_copy(update={"auth": AuthSettings(keys=True)})

@@ -14,7 +14,7 @@ from turnkeeper.activities.providers.protocol import Delta
 LONG = "\n\n".join(f"Paragraph number {number}" for number in range(200))
 
 
-async def test_api_5_the_whole_conversation_is_printed_and_nothing_else(tab: Tab, env: Environment) -> None:
+async def test_api_5_printing_includes_the_whole_conversation_and_nothing_else(tab: Tab, env: Environment) -> None:
     """U14: one sheet of paper showed what the window showed."""
     env.vendor.script = [says(f"The first answer.\n\n{LONG}"), says("The last answer.")]
     await tab.open(await started(tab.url, "one", "two"))
@@ -29,7 +29,7 @@ async def test_api_5_the_whole_conversation_is_printed_and_nothing_else(tab: Tab
     assert len(sheets) > 5
 
 
-async def test_api_5_turns_in_memory_are_printed_too(tab: Tab, env: Environment) -> None:
+async def test_api_5_turns_that_are_not_in_the_dom_are_printed_too(tab: Tab, env: Environment) -> None:
     await tab.open(await started(tab.url, *(f"prompt {number}" for number in range(3))))
     await tab.shows(3)
     await tab.page.locator("#turns > .turn").first.evaluate("(turn) => turn.remove()")
@@ -37,7 +37,7 @@ async def test_api_5_turns_in_memory_are_printed_too(tab: Tab, env: Environment)
     await tab.shows(3)
 
 
-async def test_api_5_with_forced_colours_every_choice_and_button_can_be_seen(tab: Tab, env: Environment) -> None:
+async def test_api_5_with_forced_colours_every_option_and_button_is_visible(tab: Tab, env: Environment) -> None:
     other = await started(tab.url, "Hi", title="Another")
     gate = Gate(is_open=False)
     env.vendor.script = [[Delta("respond", "Some"), gate, says("Some text.")]]
@@ -57,7 +57,7 @@ async def test_api_5_with_forced_colours_every_choice_and_button_can_be_seen(tab
     await tab.shows(1)
 
 
-async def test_api_5_at_400_percent_everything_that_sends_and_stops_is_in_view(tab: Tab, env: Environment) -> None:
+async def test_api_5_at_400_percent_zoom_all_main_controls_are_in_view(tab: Tab, env: Environment) -> None:
     gate = Gate(is_open=False)
     env.vendor.script = [[Delta("respond", "Some"), gate, says("Some text.")]]
     await tab.open()

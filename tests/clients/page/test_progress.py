@@ -9,7 +9,7 @@ from tests.clients.page.tab import Tab
 from tests.harness import Environment, asks, says
 
 
-async def test_agt_7_a_card_shows_its_call_s_progress_as_text_until_the_result(
+async def test_agt_7_a_card_shows_the_progress_of_its_call_until_the_result(
     tab: Tab, env: Environment, tmp_path: Path
 ) -> None:
     hostile = '"progress": 2, "total": 100, "message": "<img src=x onerror=alert(1)>\\n\\u202etxt"'

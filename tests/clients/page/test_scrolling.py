@@ -96,17 +96,17 @@ async def result_of_a_tool(tab: Tab, env: Environment) -> Locator:
 
 
 async def text_to_approve(tab: Tab, env: Environment) -> Locator:
-    await a_waiting_call(tab, env)
+    await open_pending_call(tab, env)
     return tab.tools.get_by_label("What you decide on", exact=True)
 
 
 async def conversation_that_waits_for_approval(tab: Tab, env: Environment) -> Locator:
-    await a_waiting_call(tab, env)
+    await open_pending_call(tab, env)
     await tab.page.locator(".approval p").first.evaluate(REPEAT_LAST_CHILD)
     return tab.log
 
 
-async def a_waiting_call(tab: Tab, env: Environment) -> None:
+async def open_pending_call(tab: Tab, env: Environment) -> None:
     await tab.open(await started(tab.url, tool_policy={"pay": "ask"}))
     env.vendor.script = [asks(("pay", {"text": "\n".join(LINES)})), says("Paid.")]
     await tab.send("Pay")
@@ -155,7 +155,7 @@ async def notice(tab: Tab, env: Environment) -> Locator:
     return box
 
 
-async def what_the_model_remembers(tab: Tab, env: Environment) -> Locator:
+async def context_dialog(tab: Tab, env: Environment) -> Locator:
     async def answer_long(route: Route) -> None:
         response = await route.fetch()
         context = await response.json()
@@ -176,7 +176,7 @@ async def dialog(tab: Tab, env: Environment) -> Locator:
     return tab.page.locator("#end-dialog")
 
 
-async def menu_of_the_session(tab: Tab, env: Environment) -> Locator:
+async def session_menu(tab: Tab, env: Environment) -> Locator:
     await tab.open(await started(tab.url))
     await tab.page.get_by_role("button", name="More about this session").click()
     box = tab.page.locator("#session-menu")
@@ -197,9 +197,9 @@ BOXES: list[Fill] = [
     files_of_the_prompt,
     prompt,
     notice,
-    what_the_model_remembers,
+    context_dialog,
     dialog,
-    menu_of_the_session,
+    session_menu,
 ]
 
 

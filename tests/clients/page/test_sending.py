@@ -15,7 +15,7 @@ async def prompts_of(tab: Tab) -> list[str]:
     return [turn["asked"] for turn in await tab.shown_turns()]
 
 
-async def test_api_5_prompts_written_quickly_become_turns_in_their_order(tab: Tab, env: Environment) -> None:
+async def test_api_5_prompts_sent_in_quick_succession_become_turns_in_order(tab: Tab, env: Environment) -> None:
     first_may_go = asyncio.Event()
     posted = list[str]()
 
@@ -37,9 +37,7 @@ async def test_api_5_prompts_written_quickly_become_turns_in_their_order(tab: Ta
     await tab.shows_the_transcript()
 
 
-async def test_api_5_a_prompt_is_sent_although_the_gateway_has_not_said_yet_who_one_is(
-    tab: Tab, env: Environment
-) -> None:
+async def test_api_5_a_prompt_is_sent_before_the_user_is_loaded(tab: Tab, env: Environment) -> None:
     is_known = asyncio.Event()
 
     async def slow(route: Route) -> None:
@@ -54,9 +52,7 @@ async def test_api_5_a_prompt_is_sent_although_the_gateway_has_not_said_yet_who_
     await tab.shows_the_transcript()
 
 
-async def test_api_5_a_prompt_that_can_t_be_sent_holds_up_those_behind_it_but_not_one_for_the_running_turn(
-    tab: Tab, env: Environment
-) -> None:
+async def test_api_5_an_unsent_prompt_blocks_later_ones_but_not_steering(tab: Tab, env: Environment) -> None:
     gate = Gate(is_open=False)
     env.vendor.script = [[Delta("respond", "Half of"), gate, says("Half of it, and the rest.")]]
     await tab.open()
@@ -64,13 +60,13 @@ async def test_api_5_a_prompt_that_can_t_be_sent_holds_up_those_behind_it_but_no
     await expect(tab.growing).to_have_text("Half of")
     tab.may_be_cut_off = True
 
-    async def only_for_now(route: Route) -> None:
+    async def abort_queued_prompts(route: Route) -> None:
         if route.request.post_data_json["mode"] == "enqueue":
             await route.abort()
         else:
             await route.continue_()
 
-    await tab.page.route("**/prompt", only_for_now)
+    await tab.page.route("**/prompt", abort_queued_prompts)
     await tab.send("two")
     await tab.send("three")
     await expect(tab.page.locator("#queue-title")).to_have_text("2 prompts not sent")
@@ -82,10 +78,15 @@ async def test_api_5_a_prompt_that_can_t_be_sent_holds_up_those_behind_it_but_no
     await expect(tab.page.locator("#queue-title")).to_have_text("3 prompts queued")
     gate.open()
     await tab.shows(4)
-    assert await prompts_of(tab) == ["one", "steered", "two", "three"]  # no step was left for it to join: it goes next
+    assert await prompts_of(tab) == [
+        "one",
+        "steered",
+        "two",
+        "three",
+    ]  # there was no step that it could join: it runs next
 
 
-async def test_api_5_what_was_written_offline_is_sent_by_itself_in_its_order(tab: Tab, env: Environment) -> None:
+async def test_api_5_prompts_written_offline_are_sent_in_order_when_online_again(tab: Tab, env: Environment) -> None:
     await tab.open()
     await tab.send("zero")
     await tab.shows(1)
@@ -99,7 +100,7 @@ async def test_api_5_what_was_written_offline_is_sent_by_itself_in_its_order(tab
     assert await prompts_of(tab) == ["zero", *PROMPTS]
 
 
-async def test_api_5_what_could_not_be_sent_is_tried_again_while_the_stream_stays_live(
+async def test_api_5_a_failed_prompt_is_sent_again_while_the_stream_stays_live(
     clock_tab: Tab, env: Environment
 ) -> None:
     await clock_tab.open()
@@ -116,9 +117,7 @@ async def test_api_5_what_could_not_be_sent_is_tried_again_while_the_stream_stay
     await clock_tab.shows(2)
 
 
-async def test_api_5_a_closed_session_offers_no_retry_and_gives_back_the_prompt_it_refuses(
-    tab: Tab, env: Environment
-) -> None:
+async def test_api_5_a_closed_session_offers_no_retry_and_returns_a_rejected_prompt(tab: Tab, env: Environment) -> None:
     env.vendor.script = [[Delta("respond", "Half of"), Gate(is_open=False), says("Half of it.")]]
     await tab.open()
     await tab.send("one")
@@ -130,7 +129,7 @@ async def test_api_5_a_closed_session_offers_no_retry_and_gives_back_the_prompt_
     await tab.button("End session").click()
     await expect(tab.state).to_contain_text("This session has ended")
     await expect(tab.button("Retry")).to_have_count(0)
-    tab.may_be_cut_off = True  # the browser notes the refusal
+    tab.may_be_cut_off = True  # the browser logs the rejection
     await tab.send("too late")
     await expect(tab.page.locator("#queue-title")).to_have_text("1 prompt not sent")
     await expect(tab.queue).to_contain_text("too late")

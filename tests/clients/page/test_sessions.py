@@ -36,7 +36,7 @@ async def _states(http: httpx.AsyncClient, stem: str) -> list[str]:
     return sorted(session["status"] for session in listed)
 
 
-async def test_api_5_sessions_are_listed_with_titles_and_states_searched_and_filtered(
+async def test_api_5_sessions_are_listed_with_title_and_status_searched_and_filtered(
     tab: Tab, env: Environment
 ) -> None:
     stem = uuid4().hex[:8]
@@ -48,7 +48,7 @@ async def test_api_5_sessions_are_listed_with_titles_and_states_searched_and_fil
         async def are_listed() -> bool:
             return await _states(http, stem) == ["ended", "open"]
 
-        await until(are_listed)  # what Temporal's visibility knows comes a moment later
+        await until(are_listed)  # Temporal's visibility is a moment late
     await tab.open()
     entries = tab.page.locator("#sessions li:not(.group)")
     await tab.page.get_by_label("Search sessions").fill(stem)
@@ -61,7 +61,7 @@ async def test_api_5_sessions_are_listed_with_titles_and_states_searched_and_fil
     await expect(tab.page.get_by_text("No matching sessions")).to_be_visible()
 
 
-async def test_api_5_a_session_without_turns_says_that_it_has_none(tab: Tab, env: Environment) -> None:
+async def test_api_5_a_session_without_turns_shows_a_hint(tab: Tab, env: Environment) -> None:
     session = await started(tab.url)
     await tab.open(session)
     note = tab.page.locator("#no-turns")
@@ -71,7 +71,7 @@ async def test_api_5_a_session_without_turns_says_that_it_has_none(tab: Tab, env
     await tab.shows(1)
 
 
-async def test_api_5_every_session_has_an_address_and_back_leads_back(tab: Tab, env: Environment) -> None:
+async def test_api_5_every_session_has_a_url_and_back_works(tab: Tab, env: Environment) -> None:
     first = await started(tab.url, "one", title="First")
     second = await started(tab.url, "two", title="Second")
     await tab.open(first)
@@ -88,7 +88,7 @@ async def test_api_5_every_session_has_an_address_and_back_leads_back(tab: Tab, 
     await expect(tab.turns).to_have_count(0)
 
 
-async def test_api_5_a_session_is_shown_in_temporal_renamed_given_another_model_and_ended(
+async def test_api_5_the_session_menu_links_to_temporal_renames_switches_model_and_ends(
     tab: Tab, env: Environment
 ) -> None:
     session = await started(tab.url, "one")
@@ -114,10 +114,8 @@ async def test_api_5_a_session_is_shown_in_temporal_renamed_given_another_model_
     await expect(tab.button("Rename…")).to_be_disabled()
 
 
-async def test_api_5_what_was_not_done_stays_beside_the_state_until_it_is_dismissed(
-    clock_tab: Tab, env: Environment
-) -> None:
-    """U12: it neither hides what goes on nor goes away unread."""
+async def test_api_5_an_error_notice_stays_until_it_is_dismissed(clock_tab: Tab, env: Environment) -> None:
+    """U12: it neither covers the status nor disappears unread."""
     session = await started(clock_tab.url, "one")
     clock_tab.may_be_cut_off = True  # the browser notes the 422
     await clock_tab.open(session)
@@ -140,7 +138,7 @@ async def test_api_5_what_was_not_done_stays_beside_the_state_until_it_is_dismis
     await expect(clock_tab.text).to_be_focused()
 
 
-async def test_api_5_an_old_session_opened_by_its_link_stands_where_its_age_puts_it(tab: Tab, env: Environment) -> None:
+async def test_api_5_an_old_session_opened_by_its_link_is_listed_by_its_age(tab: Tab, env: Environment) -> None:
     """U4: beyond the list's first page."""
     session = await started(tab.url, "one", title="An old one")
 
@@ -168,7 +166,7 @@ async def test_api_5_an_old_session_opened_by_its_link_stands_where_its_age_puts
     await expect(rows.nth(2)).to_contain_text("3 h")
 
 
-async def test_api_5_the_list_has_days_previews_turns_and_costs(tab: Tab, env: Environment) -> None:
+async def test_api_5_the_session_list_shows_days_previews_turns_and_costs(tab: Tab, env: Environment) -> None:
     now = datetime.now(UTC)
 
     def listed(number: int, *, days: float, **fields: object) -> dict[str, object]:
@@ -200,9 +198,7 @@ async def test_api_5_the_list_has_days_previews_turns_and_costs(tab: Tab, env: E
     await expect(rows.nth(2).locator(".preview")).to_be_hidden()
 
 
-async def test_api_5_the_page_says_that_offline_is_a_stand_in_and_takes_another_model(
-    tab: Tab, env: Environment
-) -> None:
+async def test_api_5_the_page_explains_the_demo_model_and_accepts_another_one(tab: Tab, env: Environment) -> None:
     await tab.open()
     await expect(tab.page.locator("#demo-model")).to_contain_text("This is the built-in demo model. It works offline")
     await expect(tab.page.locator("#session-model")).to_have_text("offline:")
@@ -212,7 +208,7 @@ async def test_api_5_the_page_says_that_offline_is_a_stand_in_and_takes_another_
     await expect(tab.page.locator("#session-model")).to_have_text("openai:gpt-x")
 
 
-async def test_api_5_the_page_tells_what_the_model_still_remembers(tab: Tab, env: Environment) -> None:
+async def test_api_5_the_page_shows_what_the_model_still_remembers(tab: Tab, env: Environment) -> None:
     session = await started(tab.url, *(f"prompt {n}" for n in range(4)), history=FOUR_MESSAGES)
     await tab.open(session)
     await tab.shows(4)
@@ -227,9 +223,7 @@ async def test_api_5_the_page_tells_what_the_model_still_remembers(tab: Tab, env
     await expect(rows.last).to_contain_text("no longer sent")
 
 
-async def test_ctx_7_the_page_tells_what_is_sent_since_an_overflow_and_of_a_refused_turn(
-    tab: Tab, env: Environment
-) -> None:
+async def test_ctx_7_the_page_shows_the_limit_after_an_overflow_and_refused_turns(tab: Tab, env: Environment) -> None:
     too_long = ModelError("context_too_long", "200001 tokens")
     env.vendor.script = [says("hello"), too_long, says("again"), ModelError("refusal", "no")]
     session = await started(tab.url, "prompt 0", "prompt 1", "a bad prompt")
@@ -249,9 +243,7 @@ async def with_short_pages(route: Route) -> None:
     await route.fulfill(content_type="text/javascript", body=short)
 
 
-async def test_api_5_of_a_long_session_the_newest_turns_are_shown_and_older_ones_come_without_a_jump(
-    tab: Tab, env: Environment
-) -> None:
+async def test_api_5_older_turns_of_a_long_session_load_without_a_jump(tab: Tab, env: Environment) -> None:
     env.vendor.answer = lambda request: ModelResponse(
         parts=[RespondPart(kind="respond", text="\n\n".join(["A paragraph of the answer."] * 8))], model="test"
     )
@@ -277,9 +269,7 @@ async def test_api_5_of_a_long_session_the_newest_turns_are_shown_and_older_ones
     assert [turn["asked"] for turn in await tab.shown_turns()] == [f"prompt {n}" for n in range(15)]
 
 
-async def test_api_5_who_reads_above_stays_there_and_who_is_at_the_end_stays_at_the_end(
-    tab: Tab, env: Environment
-) -> None:
+async def test_api_5_the_scroll_position_is_preserved_except_at_the_end(tab: Tab, env: Environment) -> None:
     gate = Gate(is_open=False)
     env.vendor.answer = lambda request: says("\n\n".join(["A paragraph of the answer."] * 20))
     session = await started(tab.url, "one", "two")
@@ -339,7 +329,7 @@ async def test_api_5_an_update_touches_only_the_turns_that_changed(tab: Tab, env
     assert set(await tab.page.evaluate("window.touched")) == {"", "three"}  # the list of turns, and the new one
 
 
-async def test_api_5_the_theme_is_the_system_s_or_the_one_that_was_chosen(tab: Tab) -> None:
+async def test_api_5_the_theme_is_the_systems_unless_one_is_selected(tab: Tab) -> None:
     await tab.emulate(color_scheme="light")
     await tab.open()
     paper = "getComputedStyle(document.body).backgroundColor"
@@ -353,7 +343,7 @@ async def test_api_5_the_theme_is_the_system_s_or_the_one_that_was_chosen(tab: T
     assert await tab.page.evaluate(paper) == light
 
 
-async def test_api_5_a_long_prompt_is_folded_until_it_is_asked_for(tab: Tab, env: Environment) -> None:
+async def test_api_5_a_long_prompt_is_folded_until_show_all(tab: Tab, env: Environment) -> None:
     await tab.open()
     await tab.send("a line\n" * 100)
     await tab.shows(1)
@@ -364,7 +354,7 @@ async def test_api_5_a_long_prompt_is_folded_until_it_is_asked_for(tab: Tab, env
     assert await bubble.evaluate(height) > 1_000
 
 
-async def test_api_5_a_session_that_waits_for_the_model_says_until_when(tab: Tab, env: Environment) -> None:
+async def test_api_5_a_session_that_waits_for_a_vendor_shows_the_time_left(tab: Tab, env: Environment) -> None:
     env.vendor.script = [ModelError("overloaded", "busy", retry_after=300.0)]
     await tab.open()
     await tab.send("Hi")
@@ -404,7 +394,7 @@ async def test_api_5_a_problem_in_the_stream_is_shown_until_the_session_can_be_r
     await expect(tab.state).to_have_text("")
 
 
-async def test_api_5_a_tab_that_nobody_sees_lets_its_connection_go_and_takes_it_up_again(
+async def test_api_5_a_hidden_tab_closes_its_connection_and_reconnects_when_visible(
     clock_tab: Tab, env: Environment
 ) -> None:
     await clock_tab.open()

@@ -7,7 +7,7 @@ from tests.clients.page.test_sessions import started
 from tests.harness import Environment
 
 
-async def test_api_5_a_question_about_one_session_is_not_answered_of_another(tab: Tab, env: Environment) -> None:
+async def test_api_5_a_dialog_closes_when_another_session_is_opened(tab: Tab, env: Environment) -> None:
     first = await started(tab.url, "one", title="First")
     second = await started(tab.url, "two", title="Second")
     await tab.open(second)
@@ -23,7 +23,7 @@ async def test_api_5_a_question_about_one_session_is_not_answered_of_another(tab
     await expect(tab.page.get_by_role("dialog")).to_have_count(0)
 
 
-async def test_api_5_a_session_that_can_t_be_started_gives_back_what_was_written(tab: Tab, env: Environment) -> None:
+async def test_api_5_a_failed_start_restores_the_prompt_and_the_model(tab: Tab, env: Environment) -> None:
     tab.may_be_cut_off = True  # the browser notes the 422
     await tab.open()
     await tab.page.get_by_role("textbox", name="Model").fill("nonsense")
@@ -39,9 +39,7 @@ async def test_api_5_a_session_that_can_t_be_started_gives_back_what_was_written
     await tab.shows_the_transcript()
 
 
-async def test_api_5_an_example_is_asked_once_and_what_was_sent_leaves_an_empty_composer_with_the_keys(
-    tab: Tab, env: Environment
-) -> None:
+async def test_api_5_an_example_is_sent_once_and_the_composer_is_empty_and_focused(tab: Tab, env: Environment) -> None:
     await tab.open()
     await tab.button("What time is it?").dblclick()
     await tab.shows(1)
@@ -55,7 +53,7 @@ async def test_api_5_an_example_is_asked_once_and_what_was_sent_leaves_an_empty_
     await expect(tab.text).to_be_focused()
 
 
-async def test_api_5_a_duration_is_rounded_before_it_is_parted(tab: Tab) -> None:
+async def test_api_5_a_duration_is_rounded_before_it_is_split_into_units(tab: Tab) -> None:
     await tab.open()
     words = await tab.page.evaluate(
         """async (all) => {

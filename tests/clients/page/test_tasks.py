@@ -26,7 +26,7 @@ async def test_tsk_5_a_call_of_a_task_is_approved_on_the_page_of_its_parent(tab:
     await expect(tab.page.locator("#turns")).to_contain_text("pay done")
 
 
-async def test_tsk_5_a_task_has_a_page_with_a_way_back_to_its_parent(tab: Tab, env: Environment) -> None:
+async def test_tsk_5_the_page_of_a_task_links_back_to_its_parent(tab: Tab, env: Environment) -> None:
     env.vendor.answer = delegating(agent=calls_then(("look", {})), title="Look around")
     env.tools.gate.close()
     await tab.open()

@@ -38,7 +38,7 @@ def run_node(script: Path, *arguments: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def type_errors(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What the compiler says of the page's modules, and of the comparison with the OpenAPI document: it runs once."""
+    """The compiler's errors in the page's modules and in the comparison with the OpenAPI document; it runs once."""
     folder = tmp_path_factory.mktemp("types")
     generator = npm_package(request, "openapi-typescript", "7.13.0") / "bin" / "cli.js"
     document, described = folder / "openapi.json", folder / "openapi.ts"
@@ -56,11 +56,11 @@ def test_api_5_the_modules_of_the_page_pass_a_strict_type_check(type_errors: lis
     assert [error for error in type_errors if CHECK.name not in error] == []
 
 
-def test_api_5_the_page_reads_what_the_openapi_document_says_is_sent(type_errors: list[str]) -> None:
+def test_api_5_the_types_of_the_page_match_the_openapi_document(type_errors: list[str]) -> None:
     assert [error for error in type_errors if CHECK.name in error] == []
 
 
-def test_api_5_no_type_of_the_wire_is_left_out_of_the_comparison() -> None:
+def test_api_5_every_wire_type_is_compared() -> None:
     names_alone = WIRE.read_text()
     while "{" in names_alone:
         names_alone = re.sub(r"{[^{}]*}", "", names_alone)

@@ -1,4 +1,4 @@
-"""What the page shows of what is gone or can't be read just now (API-5)."""
+"""The page when a session is deleted or the gateway is unavailable (API-5)."""
 
 import asyncio
 import re
@@ -12,9 +12,7 @@ from tests.waiting import until
 LIST = re.compile(r"/workflow(\?|$)")
 
 
-async def test_api_5_a_session_that_is_deleted_while_it_is_shown_leaves_nothing_on_the_page(
-    tab: Tab, env: Environment
-) -> None:
+async def test_api_5_a_session_deleted_while_it_is_open_disappears_from_the_page(tab: Tab, env: Environment) -> None:
     tab.may_be_cut_off = True  # the browser notes the 404
     await tab.open()
     await tab.send("My secret")
@@ -30,7 +28,7 @@ async def test_api_5_a_session_that_is_deleted_while_it_is_shown_leaves_nothing_
     await expect(tab.page.locator("#session-usage")).to_have_text("")
 
 
-async def test_api_4_a_request_over_a_limit_is_sent_again_after_the_time_that_the_gateway_says(tab: Tab) -> None:
+async def test_api_4_a_rate_limited_request_is_sent_again_after_retry_after(tab: Tab) -> None:
     tab.may_be_cut_off = True  # the browser notes the 429
     tries: list[float] = []
 
@@ -51,7 +49,7 @@ async def test_api_4_a_request_over_a_limit_is_sent_again_after_the_time_that_th
     assert tries[1] - tries[0] >= 1
 
 
-async def test_api_5_a_list_of_sessions_that_can_t_be_read_is_not_called_empty(tab: Tab) -> None:
+async def test_api_5_a_session_list_that_cannot_be_loaded_is_not_shown_as_empty(tab: Tab) -> None:
     tab.may_be_cut_off = True  # the browser notes the 503
 
     async def fail(route: Route) -> None:

@@ -80,7 +80,7 @@ async def test_api_8_a_prompt_can_wait_for_its_answer(gateway: GatewayClient, en
     assert await gateway.ask(session, "slow", wait=0.2) is None
 
 
-async def test_api_8_the_same_prompt_sent_twice_is_one_turn(gateway: GatewayClient) -> None:
+async def test_api_8_a_prompt_sent_twice_with_the_same_id_is_one_turn(gateway: GatewayClient) -> None:
     session = fresh()
     for _ in range(2):
         await gateway.prompt(session, "once", message_id="p1", start=True)
@@ -118,7 +118,7 @@ async def test_api_8_a_turn_is_stopped_and_a_waiting_prompt_withdrawn(gateway: G
     assert turn.error == "Cancelled: enough"
 
 
-async def test_api_8_a_call_is_decided_on_as_it_was_shown(gateway: GatewayClient, env: Environment) -> None:
+async def test_api_8_a_pending_call_is_decided_with_its_digest(gateway: GatewayClient, env: Environment) -> None:
     env.tools.specs = [ToolSpec(name="send_mail", description="Sends a mail.")]
     env.vendor.script = [asks(("send_mail", {"to": "bob"})), says("done")]
     session, copy = fresh(), Conversation()
@@ -160,7 +160,7 @@ async def test_api_8_a_large_result_is_read_in_full(gateway: GatewayClient, env:
     assert await gateway.blob(session, blob.hash) == f'{{"text":"{long}"}}'
 
 
-async def test_api_8_a_problem_says_what_is_wrong_field_by_field(gateway: GatewayClient) -> None:
+async def test_api_8_a_problem_names_every_invalid_field(gateway: GatewayClient) -> None:
     with pytest.raises(GatewayProblemError, match="There is no session") as unknown:
         await gateway.describe("never-heard-of")
     assert (unknown.value.problem.status, unknown.value.problem.name) == (404, "unknown-session")
@@ -169,7 +169,7 @@ async def test_api_8_a_problem_says_what_is_wrong_field_by_field(gateway: Gatewa
     assert [error.field for error in invalid.value.problem.errors or []] == ["id"]
 
 
-async def test_api_8_nobody_there_and_somebody_else_there_are_told_apart(tmp_path: Path) -> None:
+async def test_api_8_no_server_and_a_server_that_is_no_gateway_raise_different_errors(tmp_path: Path) -> None:
     async with GatewayClient("http://127.0.0.1:1", patience=0.0) as client:
         with pytest.raises(GatewayUnreachableError, match="nothing listens there"):
             await client.health()
@@ -179,10 +179,10 @@ async def test_api_8_nobody_there_and_somebody_else_there_are_told_apart(tmp_pat
             await client.describe("s")
 
 
-async def test_api_8_a_prompt_whose_answer_got_lost_is_sent_again_with_the_same_id(
+async def test_api_8_a_prompt_whose_response_is_lost_is_sent_again_with_the_same_id(
     temporal: Client, env: Environment
 ) -> None:
-    """A proxy in between takes the first request to the gateway, and drops the connection instead of answering."""
+    """A proxy forwards the first request to the gateway, and drops the connection instead of answering."""
     session = fresh()
     async with served(temporal, gateway_settings(env)) as url:
         losing = LosesAnswers(httpx2.AsyncHTTPTransport(), lost=2)
@@ -193,7 +193,7 @@ async def test_api_8_a_prompt_whose_answer_got_lost_is_sent_again_with_the_same_
     assert [turn.id for turn in copy.turns] == [accepted.message_id]
 
 
-async def test_api_8_a_call_that_must_not_be_done_twice_is_sent_again_only_if_it_never_left() -> None:
+async def test_api_8_a_non_idempotent_request_is_repeated_only_if_it_was_never_sent() -> None:
     losing = LosesAnswers(httpx2.MockTransport(lambda request: httpx2.Response(201, json={"workflow_id": "s"})), lost=1)
     async with GatewayClient("http://gateway", transport=losing) as client:
         with pytest.raises(GatewayUnreachableError, match="the connection was lost"):
@@ -225,7 +225,7 @@ class LosesAnswers(httpx2.AsyncBaseTransport):
         return response
 
 
-async def test_api_8_a_gateway_that_is_being_restarted_is_waited_for(temporal: Client, env: Environment) -> None:
+async def test_api_8_the_client_waits_for_a_gateway_that_restarts(temporal: Client, env: Environment) -> None:
     port = restart_port()
     async with GatewayClient(f"http://127.0.0.1:{port}", patience=20.0) as client:
         starting = asyncio.create_task(client.start())
@@ -237,7 +237,7 @@ async def test_api_8_a_gateway_that_is_being_restarted_is_waited_for(temporal: C
 
 
 async def live_copy(
-    gateway: GatewayClient, session: str, is_so: Callable[[Conversation], bool], cursor: Cursor | None = None
+    gateway: GatewayClient, session: str, condition: Callable[[Conversation], bool], cursor: Cursor | None = None
 ) -> tuple[Conversation, list[Event]]:
     """Follow a session until its copy meets the condition; return the copy and every event on the way."""
     copy, seen = Conversation(), list[Event]()
@@ -251,7 +251,7 @@ async def live_copy(
                     copy.apply_queue(event.waiting)
                 case PartialEvent():
                     copy.apply_partial(event.partial)
-            if is_so(copy):
+            if condition(copy):
                 return copy, seen
     raise AssertionError("the stream ended before it was so")
 
@@ -272,9 +272,7 @@ async def test_api_8_a_session_is_followed_as_it_happens(gateway: GatewayClient,
     assert copy.partial_parts == []
 
 
-async def test_api_8_a_lost_connection_is_taken_up_again_without_loss_or_repetition(
-    temporal: Client, env: Environment
-) -> None:
+async def test_api_8_events_resume_after_a_lost_connection_without_gaps(temporal: Client, env: Environment) -> None:
     """The gateway is stopped after the update with the first turn, and another one starts at its address."""
     session, copy, turn_ids = fresh(), Conversation(), list[str]()
     port = restart_port()
@@ -293,7 +291,7 @@ async def test_api_8_a_lost_connection_is_taken_up_again_without_loss_or_repetit
     assert len(turn_ids) == 2
 
 
-async def test_api_8_a_session_that_can_not_be_read_is_told_as_lost_until_it_can(
+async def test_api_8_a_stuck_session_is_a_lost_connection_until_it_is_fixed(
     gateway: GatewayClient, env: Environment, product_bounds: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session, copy = fresh(), Conversation()
@@ -317,7 +315,7 @@ def take(event: Event, copy: Conversation, turn_ids: list[str]) -> None:
         turn_ids += [turn.id for turn in event.update.new_messages]
 
 
-async def test_api_8_a_session_that_is_over_ends_its_events_and_has_none_afterwards(gateway: GatewayClient) -> None:
+async def test_api_8_the_events_of_an_ended_session_end(gateway: GatewayClient) -> None:
     session = fresh()
     await gateway.start(session, prompt="hi")
     await gateway.end(session)
@@ -330,7 +328,7 @@ async def test_api_8_a_session_that_is_over_ends_its_events_and_has_none_afterwa
         assert [event async for event in gateway.events(session, copy.cursor)] == []
 
 
-async def test_api_8_events_of_no_session_are_a_problem_and_without_a_gateway_patience_ends(
+async def test_api_8_events_fail_for_an_unknown_session_or_an_unreachable_gateway(
     gateway: GatewayClient,
 ) -> None:
     with pytest.raises(GatewayProblemError, match="There is no session"):
@@ -342,7 +340,7 @@ async def test_api_8_events_of_no_session_are_a_problem_and_without_a_gateway_pa
             _ = [event async for event in events]
 
 
-async def test_api_8_a_copy_may_begin_with_the_newest_page_and_misses_nothing(gateway: GatewayClient) -> None:
+async def test_api_8_a_transcript_that_starts_with_the_newest_page_misses_nothing(gateway: GatewayClient) -> None:
     session = fresh()
     await gateway.start(session)
     for number in range(4):
@@ -356,7 +354,7 @@ async def test_api_8_a_copy_may_begin_with_the_newest_page_and_misses_nothing(ga
     assert [turn.user_message for turn in copy.turns] == ["m2", "m3", "m4"]
 
 
-async def test_api_8_a_failed_turn_is_retried_once_however_often_it_is_asked(
+async def test_api_8_a_failed_turn_is_retried_once_however_often_it_is_requested(
     gateway: GatewayClient, env: Environment
 ) -> None:
     env.vendor.script = [ModelError("bad_request", "no"), says("Now.")]

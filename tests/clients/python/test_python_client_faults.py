@@ -57,7 +57,7 @@ class Broadcast(httpx2.AsyncByteStream):
 def client_of(
     *answers: Callable[[], httpx2.Response], url: str = "http://gateway", patience: float = 0.0
 ) -> GatewayClient:
-    """A client whose requests are answered by `answers`, one after the other, the last one for ever."""
+    """A client whose requests are answered by `answers`, one after the other, the last one forever."""
     rest = list(answers)
 
     def answer(_: httpx2.Request) -> httpx2.Response:
@@ -85,8 +85,8 @@ async def events_of(client: GatewayClient, *, patience: float | None) -> tuple[S
 # ---- watching
 
 
-async def test_api_8_patience_counts_from_when_the_connection_was_lost() -> None:
-    """A quiet session is not a lost one: keep-alives have no content, but show that the connection works."""
+async def test_api_8_patience_is_counted_from_the_loss_of_the_connection() -> None:
+    """A quiet session is not a lost one: keep-alives have no content, but prove that the connection works."""
     client = client_of(
         lambda: httpx2.Response(200, headers=SSE, stream=Broadcast(as_event(update()), alive_seconds=0.1)),
         lambda: httpx2.Response(200, headers=SSE, content=as_event(update(revision=2, status="ended"))),
@@ -96,7 +96,7 @@ async def test_api_8_patience_counts_from_when_the_connection_was_lost() -> None
     assert [type(event) for event in seen] == [UpdateEvent, ConnectionLostEvent, UpdateEvent]
 
 
-async def test_api_8_a_stream_that_ends_at_once_again_and_again_is_given_up_in_the_end() -> None:
+async def test_api_8_a_stream_that_keeps_ending_at_once_fails_in_the_end() -> None:
     times: list[float] = []
 
     def empty() -> httpx2.Response:
@@ -109,13 +109,13 @@ async def test_api_8_a_stream_that_ends_at_once_again_and_again_is_given_up_in_t
     assert 2 <= len(times) <= 4  # after 0, 0.2, 0.6 and 1.4 seconds
 
 
-async def test_api_8_what_sends_no_events_is_named_and_not_asked_again() -> None:
+async def test_api_8_a_server_that_sends_no_events_is_an_error_without_a_retry() -> None:
     client = client_of(lambda: httpx2.Response(200, html=PAGE))
     seen, error = await events_of(client, patience=None)
     assert (seen, type(error)) == ([], GatewayUnreadableError)
 
 
-async def test_api_8_a_proxy_that_misses_the_gateway_for_a_while_is_waited_for() -> None:
+async def test_api_8_the_client_waits_while_a_proxy_cannot_reach_the_gateway() -> None:
     client = client_of(
         answers(502, html=PAGE), answers(200, headers=SSE, content=as_event(update(status="ended", revision=2)))
     )
@@ -124,7 +124,7 @@ async def test_api_8_a_proxy_that_misses_the_gateway_for_a_while_is_waited_for()
     assert [type(event) for event in seen] == [ConnectionLostEvent, UpdateEvent]
 
 
-def test_api_8_nothing_waits_once_an_update_says_so() -> None:
+def test_api_8_an_update_with_an_empty_queue_clears_the_waiting_prompts() -> None:
     copy = Conversation()
     copy.apply(update(queue_length=1))
     copy.apply_queue([QueuedPrompt(id="p2", position=1, text="waits", mode="enqueue", received_at=datetime.now(UTC))])
@@ -146,7 +146,7 @@ def test_api_8_nothing_waits_once_an_update_says_so() -> None:
         lambda client: client.health(),
     ],
 )
-async def test_api_8_what_is_no_gateway_is_named_by_every_call(
+async def test_api_8_every_call_to_a_server_that_is_no_gateway_says_so(
     call: Callable[[GatewayClient], Any], status: int
 ) -> None:
     async with client_of(answers(status, html=PAGE)) as client:
@@ -158,7 +158,7 @@ LIMITED = {"type": "urn:turnkeeper:problem:rate-limited", "title": "", "status":
 OVER_LIMIT = answers(429, json={**LIMITED, "limit": "rate_limit"}, headers={"retry-after": "1"})
 
 
-async def test_api_8_a_request_over_a_limit_is_sent_again_after_the_time_that_the_gateway_says() -> None:
+async def test_api_8_a_rate_limited_request_is_sent_again_after_retry_after() -> None:
     started_at = asyncio.get_running_loop().time()
     started = answers(201, json={"workflow_id": "s"})
     async with client_of(OVER_LIMIT, started, patience=5.0) as client:
@@ -174,7 +174,7 @@ async def test_api_8_a_request_over_a_limit_is_sent_again_after_the_time_that_th
         (answers(429, json=LIMITED, headers={"retry-after": "0"}), 0.0),
     ],
 )
-async def test_api_8_a_limit_that_is_not_over_in_time_is_an_error(
+async def test_api_8_a_rate_limit_that_outlasts_the_patience_is_an_error(
     answer: Callable[[], httpx2.Response], retry_after: float
 ) -> None:
     async with client_of(answer) as client:
@@ -183,7 +183,7 @@ async def test_api_8_a_limit_that_is_not_over_in_time_is_an_error(
     assert (error.value.problem.name, error.value.retry_after) == ("rate-limited", retry_after)
 
 
-async def test_api_8_a_stream_over_a_limit_is_opened_again_after_the_time_that_the_gateway_says() -> None:
+async def test_api_8_a_rate_limited_stream_is_opened_again_after_retry_after() -> None:
     started_at = asyncio.get_running_loop().time()
     ended = answers(200, headers=SSE, content=as_event(update(status="ended", revision=2)))
     seen, error = await events_of(client_of(OVER_LIMIT, ended), patience=5.0)
@@ -191,7 +191,7 @@ async def test_api_8_a_stream_over_a_limit_is_opened_again_after_the_time_that_t
     assert asyncio.get_running_loop().time() - started_at >= 1
 
 
-async def test_api_8_an_answer_that_can_not_be_unpacked_is_unreadable() -> None:
+async def test_api_8_a_response_that_cannot_be_decompressed_is_unreadable() -> None:
     class Packed(httpx2.AsyncByteStream):
         async def __aiter__(self) -> AsyncIterator[bytes]:
             yield b"no gzip"
@@ -208,13 +208,13 @@ async def test_api_8_an_answer_that_can_not_be_unpacked_is_unreadable() -> None:
         *("http://", "ftp://gateway", "127.0.0.1:8080", "gateway", ""),
     ],
 )
-async def test_api_8_what_is_no_address_is_said_in_a_sentence(url: str) -> None:
+async def test_api_8_an_invalid_url_raises_a_readable_error(url: str) -> None:
     with pytest.raises(GatewayUnreachableError, match="this is not an http address"):
         GatewayClient(url)
 
 
 @pytest.mark.parametrize(("header", "seconds"), [("7", 7.0), ("²", None), ("soon", None), ("-1", None)])
-async def test_api_8_a_retry_after_that_counts_no_seconds_is_left_aside(header: str, seconds: float | None) -> None:
+async def test_api_8_a_retry_after_that_is_not_in_seconds_is_ignored(header: str, seconds: float | None) -> None:
     problem = {"type": "urn:turnkeeper:problem:queue-full", "title": "Full", "status": 429, "detail": "Full."}
     headers = {"retry-after": header.encode("latin-1")}
     async with client_of(lambda: httpx2.Response(429, headers=headers, json=problem)) as client:

@@ -16,7 +16,7 @@ async def gateway(url: str) -> AsyncIterator[GatewayClient]:
         yield client
 
 
-async def test_api_8_a_task_is_created_awaited_listed_told_more_and_cancelled(gateway: GatewayClient) -> None:
+async def test_api_8_a_task_is_created_awaited_listed_steered_and_cancelled(gateway: GatewayClient) -> None:
     parent = (await gateway.start()).workflow_id
     history = [{"role": "user", "content": "The colour is teal."}]
     receipt = await gateway.tasks.create("Paint it.", conversation_history=history, parent=parent, priority="P1")

@@ -1,4 +1,4 @@
-"""Terminals in front of a real gateway, with a worker behind it whose model answers when the test says so."""
+"""Terminals and a real gateway, with a worker whose model answers when the test opens its gate."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ Chat = Callable[..., AbstractAsyncContextManager[Terminal]]
 
 
 def plain_env(**more: str) -> dict[str, str]:
-    """What a command on a test's terminal sees: nothing of the developer's own, but where programs are, ours too."""
+    """The environment of a command in a test's terminal: nothing but `PATH`, with our programs."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return {"PATH": path, "LANG": "C.UTF-8", "PYTHONPATH": str(ROOT), **more}
 
@@ -47,7 +47,7 @@ async def gateway(url: str) -> AsyncIterator[GatewayClient]:
 
 @pytest.fixture
 def chat(url: str, tmp_path: Path) -> Chat:
-    """Open a terminal with `turnkeeper chat` in it; it has begun when the block does, if that `is_awaited`."""
+    """Open a terminal with `turnkeeper chat` in it; with `is_awaited` the block begins when the chat has started."""
 
     @asynccontextmanager
     async def open_terminal(

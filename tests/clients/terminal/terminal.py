@@ -1,4 +1,4 @@
-"""A terminal controlled by a test: a real command on a real pseudo terminal, and what is on its screen.
+"""A terminal controlled by a test: a real command on a real pseudo terminal, and its screen.
 
 Everything that the command writes goes through a terminal emulator, so what a test sees is what a person would. All
 of it is kept with its times too (`recording`), to be played again.
@@ -37,7 +37,7 @@ KEYS = {
 }
 
 BEGIN, END = b"\x1b[?2026h", b"\x1b[?2026l"
-"""Between these, a terminal that knows synchronised output shows nothing new."""
+"""Between these, a terminal with synchronised output shows nothing new."""
 
 KILL_SECONDS = 5.0
 
@@ -45,7 +45,7 @@ CHUNK_BYTES = 65_536
 
 
 class Emulator(pyte.HistoryScreen):
-    """A screen that knows faint text too: it has another colour on it.
+    """A screen with faint text, shown in another colour.
 
     Nobody pages back in its history, so it need not watch each access to one of its attributes for that.
     """
@@ -75,7 +75,7 @@ class Terminal:
     master: int
     screen: Emulator
     recording: list[tuple[float, bytes]] = field(default_factory=list)
-    """What was written, and when, in seconds of the loop's clock."""
+    """The output with its times, in seconds of the loop's clock."""
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _is_within_a_picture: bool = False
     """A screen update has arrived in part only: it must not be read yet."""
@@ -107,7 +107,7 @@ class Terminal:
 
     @property
     def on_screen(self) -> str:
-        """What is on the screen now."""
+        """The current text of the screen."""
         return "\n".join(line.rstrip() for line in self.screen.display).rstrip()
 
     # ---- what a person does
@@ -134,10 +134,10 @@ class Terminal:
 
     async def until(self, what: str | Callable[["Terminal"], bool], *, bound: float = BOUND) -> None:
         """Wait for a text to be printed, or for a condition to hold."""
-        is_so = (lambda terminal: what in terminal.text) if isinstance(what, str) else what
+        condition = (lambda terminal: what in terminal.text) if isinstance(what, str) else what
         try:
             async with asyncio.timeout(bound):
-                while self._is_within_a_picture or not is_so(self):
+                while self._is_within_a_picture or not condition(self):
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
@@ -160,7 +160,7 @@ class Terminal:
             output = os.read(self.master, CHUNK_BYTES)
         except BlockingIOError:
             return True
-        except OSError:  # Linux's way to say that nobody has the other side open
+        except OSError:  # on Linux, the other side was closed
             output = b""
         if output:
             self.recording.append((asyncio.get_running_loop().time(), output))

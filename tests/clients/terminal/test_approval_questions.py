@@ -1,4 +1,4 @@
-"""What a terminal has shown before a call can be approved: AGT-8."""
+"""A call can be approved only after all of it was printed: AGT-8."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -51,7 +51,7 @@ class Printed:
 
 @settings(max_examples=30)  # an emulator is slow
 @given(st.lists(ARGUMENTS, min_size=1, max_size=4), st.integers(20, 200), st.sampled_from([100, 400, 64_000]))
-def test_agt_8_a_call_is_approved_only_after_every_character_was_shown(
+def test_agt_8_a_call_can_be_approved_only_after_its_whole_text_was_printed(
     calls: list[dict[str, Any]], columns: int, part_chars: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -67,7 +67,7 @@ def test_agt_8_a_call_is_approved_only_after_every_character_was_shown(
 
 
 @pytest.mark.parametrize("padding", range(60, 100))
-def test_agt_8_only_labels_begin_a_line_of_a_part(monkeypatch: pytest.MonkeyPatch, padding: int) -> None:
+def test_agt_8_only_labels_start_a_line_of_an_approval_text(monkeypatch: pytest.MonkeyPatch, padding: int) -> None:
     monkeypatch.setattr(approval_questions, "PART_CHARS", 100)
     printed: list[str] = []
     questions = ApprovalQuestions(printed.append)
@@ -85,7 +85,7 @@ def test_agt_8_only_labels_begin_a_line_of_a_part(monkeypatch: pytest.MonkeyPatc
     ]
 
 
-def test_agt_8_a_text_that_has_changed_is_shown_anew() -> None:
+def test_agt_8_a_changed_approval_text_is_printed_again() -> None:
     terminal = Printed(80)
     questions = ApprovalQuestions(terminal.print)
     one = approval(0, {"to": "bob"})
@@ -98,7 +98,7 @@ def test_agt_8_a_text_that_has_changed_is_shown_anew() -> None:
     assert questions.is_shown_whole(one.call_id)
 
 
-def test_agt_8_a_call_that_is_not_known_can_not_be_approved() -> None:
+def test_agt_8_an_unknown_call_cannot_be_approved() -> None:
     questions = ApprovalQuestions(print)
     questions.print_next("1.1.0", "?")
     assert questions.find("1.1.0") is None

@@ -6,16 +6,14 @@ import pytest
 
 from tests.clients.terminal.conftest import Chat, run_chat
 from tests.harness import Environment
-from turnkeeper.clients.python.attachments import attachment_of, read_attachment
+from turnkeeper.clients.python.attachments import make_attachment, read_attachment
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.models.transcript.attachments import MAX_ATTACHMENT_BYTES, CodeAttachment, FileAttachment
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"pixels"
 
 
-async def test_ctx_16_a_file_is_sent_with_one_prompt_of_the_terminal(
-    url: str, env: Environment, tmp_path: Path
-) -> None:
+async def test_ctx_16_attach_sends_a_file_with_the_prompt(url: str, env: Environment, tmp_path: Path) -> None:
     (tmp_path / "add.py").write_text("print(1 + 1)")
     ended = await run_chat("what is it?", "--attach", "add.py", "--url", url, cwd=tmp_path)
     assert (ended.code, ended.out) == (0, "echo: what is it?\n")
@@ -40,7 +38,9 @@ async def test_ctx_16_slash_attach_sends_a_file_with_the_next_prompt(
     assert [one.type for one in env.vendor.turn_requests[0].messages[-1].attachments] == ["image"]
 
 
-async def test_ctx_16_the_python_client_uploads_and_reads_a_content(gateway: GatewayClient, env: Environment) -> None:
+async def test_ctx_16_the_python_client_uploads_and_downloads_an_attachment(
+    gateway: GatewayClient, env: Environment
+) -> None:
     session = (await gateway.start()).workflow_id
     uploaded = await gateway.upload(session, b"1,2\n", media_type="text/csv", name="a.csv")
     assert uploaded == FileAttachment(
@@ -64,13 +64,13 @@ async def test_ctx_16_the_python_client_uploads_and_reads_a_content(gateway: Gat
         ("a.pdf", b"%PDF-1.7", "file application/pdf"),
     ],
 )
-def test_ctx_16_a_file_is_what_its_name_and_its_beginning_say(name: str, content: bytes, kind: str) -> None:
-    attachment = attachment_of(name, content)
+def test_ctx_16_the_type_of_a_file_follows_from_its_name_and_first_bytes(name: str, content: bytes, kind: str) -> None:
+    attachment = make_attachment(name, content)
     about = attachment.language if isinstance(attachment, CodeAttachment) else attachment.media_type
     assert f"{attachment.type} {about}" == kind
 
 
-def test_ctx_16_a_file_that_no_prompt_can_have_is_refused_before_it_is_sent(tmp_path: Path) -> None:
+def test_ctx_16_an_empty_or_too_large_file_is_rejected_before_it_is_sent(tmp_path: Path) -> None:
     for content, reason in ((b"", "is empty"), (b"x" * (MAX_ATTACHMENT_BYTES + 1), "7,000,000 are allowed")):
         (tmp_path / "file.txt").write_bytes(content)
         with pytest.raises(ValueError, match=reason):

@@ -1,4 +1,4 @@
-"""`turnkeeper audit`: who changed what, from a shell: API-4, API-6."""
+"""`turnkeeper audit` lists changes and who made them: API-4, API-6."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from tests.clients.terminal.conftest import run_command
 from turnkeeper.clients.python.gateway import GatewayClient
 
 
-async def test_api_4_the_audit_is_printed_a_line_a_change_or_as_json(
+async def test_api_4_the_audit_is_printed_one_line_per_change_or_as_json(
     url: str, tmp_path: Path, gateway: GatewayClient
 ) -> None:
     await gateway.start("seen-by-the-command", title="A title")

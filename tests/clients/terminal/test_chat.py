@@ -26,7 +26,7 @@ def is_idle(terminal: Terminal) -> bool:
     return " · ready" in terminal.on_screen
 
 
-async def test_api_6_a_conversation_with_a_tool_is_printed_as_it_becomes_final(chat: Chat, env: Environment) -> None:
+async def test_api_6_a_conversation_with_a_tool_call_is_printed(chat: Chat, env: Environment) -> None:
     env.tools.run = slow_look
     env.vendor.script = [asks(("look", {"at": "notes.txt"}), text="I will look."), says("It says **hello**.")]
     async with chat() as terminal:
@@ -42,7 +42,9 @@ async def slow_look(invocation: object) -> ToolResult:
     return ToolResult(outcome="seen", content="hello", duration_ms=12)
 
 
-async def test_api_6_text_is_seen_while_it_is_written_and_once_when_it_is_whole(chat: Chat, env: Environment) -> None:
+async def test_api_6_text_is_shown_while_it_is_streamed_and_printed_once_at_the_end(
+    chat: Chat, env: Environment
+) -> None:
     first, second = closed(), closed()
     env.vendor.script = [
         [
@@ -66,7 +68,7 @@ async def test_api_6_text_is_seen_while_it_is_written_and_once_when_it_is_whole(
         assert "The beginning, and the end." in terminal.text
 
 
-async def test_api_6_what_a_failed_attempt_had_written_is_gone(chat: Chat, env: Environment) -> None:
+async def test_api_6_the_partial_text_of_a_failed_attempt_is_removed(chat: Chat, env: Environment) -> None:
     fails, goes_on = closed(), closed()
     env.vendor.script = [
         [Delta("respond", "A false start"), fails, ModelError("overloaded", "busy", retry_after=0.01)],
@@ -82,7 +84,7 @@ async def test_api_6_what_a_failed_attempt_had_written_is_gone(chat: Chat, env: 
         await terminal.until("A true answer.")
 
 
-async def test_api_6_one_types_while_an_answer_is_written_and_it_waits_visibly(chat: Chat, env: Environment) -> None:
+async def test_api_6_prompts_typed_during_an_answer_are_shown_as_queued(chat: Chat, env: Environment) -> None:
     gate = closed()
     env.vendor.script = [
         [Delta("respond", "Half an ans"), gate, says("Half an answer.")],
@@ -109,7 +111,7 @@ async def test_api_6_one_types_while_an_answer_is_written_and_it_waits_visibly(c
         assert "› third question" not in terminal.text
 
 
-async def test_api_6_ctrl_c_stops_the_turn_and_once_more_leaves_saying_how_to_come_back(
+async def test_api_6_ctrl_c_stops_the_turn_and_a_second_one_exits_with_a_resume_command(
     chat: Chat, env: Environment
 ) -> None:
     gate = closed()
@@ -128,7 +130,7 @@ async def test_api_6_ctrl_c_stops_the_turn_and_once_more_leaves_saying_how_to_co
         await terminal.until(f"The session goes on. Resume with: turnkeeper chat --session {session}")
 
 
-async def test_api_6_ctrl_c_of_somebody_else_s_turn_only_leaves(
+async def test_api_6_ctrl_c_during_another_users_turn_only_exits(
     chat: Chat, env: Environment, gateway: GatewayClient
 ) -> None:
     gate = closed()
@@ -154,7 +156,7 @@ async def test_api_6_ctrl_c_of_somebody_else_s_turn_only_leaves(
     assert turn.agent_message == "Slowly done."
 
 
-async def test_api_6_a_turn_of_one_s_own_is_stopped_by_esc_and_another_s_by_its_command(
+async def test_api_6_esc_stops_your_own_turn_and_slash_stop_any_turn(
     chat: Chat, env: Environment, gateway: GatewayClient
 ) -> None:
     gate = closed()
@@ -175,7 +177,7 @@ async def test_api_6_a_turn_of_one_s_own_is_stopped_by_esc_and_another_s_by_its_
         await terminal.until(lambda t: t.text.count("✗ You stopped this answer.") == 2)
 
 
-async def test_api_6_what_is_typed_before_the_prompt_appears_is_sent_line_by_line(chat: Chat) -> None:
+async def test_api_6_lines_typed_before_the_prompt_appears_are_sent_one_by_one(chat: Chat) -> None:
     """U8: the terminal itself had taken Enter for a line break."""
     async with chat(is_awaited=False) as terminal:
         terminal.type("first grüße")
@@ -189,7 +191,7 @@ async def test_api_6_what_is_typed_before_the_prompt_appears_is_sent_line_by_lin
         assert "echo: first grüße\n" in terminal.text
 
 
-async def test_api_6_who_leaves_before_the_prompt_appears_has_left(chat: Chat) -> None:
+async def test_api_6_ctrl_d_before_the_prompt_appears_exits(chat: Chat) -> None:
     async with chat(is_awaited=False) as terminal:
         terminal.type("first")
         terminal.press("c-d")
@@ -211,7 +213,7 @@ async def test_api_6_the_printed_commands_can_be_typed_as_they_stand(chat: Chat,
         await terminal.until("echo: hello")
 
 
-async def test_api_6_ctrl_c_with_nothing_to_stop_asks_once_more_before_it_leaves(chat: Chat) -> None:
+async def test_api_6_ctrl_c_with_nothing_to_stop_asks_for_another_one_before_exiting(chat: Chat) -> None:
     async with chat() as terminal:
         await terminal.until(is_idle)
         terminal.type("half a line", enter=False)
@@ -228,7 +230,7 @@ async def test_api_6_ctrl_c_with_nothing_to_stop_asks_once_more_before_it_leaves
         assert await terminal.exit_code() == 0
 
 
-async def test_api_6_a_session_in_which_nothing_was_said_is_not_left_behind(chat: Chat, gateway: GatewayClient) -> None:
+async def test_api_6_a_session_without_prompts_is_ended_on_exit(chat: Chat, gateway: GatewayClient) -> None:
     async with chat() as terminal:
         terminal.press("c-d")
         assert await terminal.exit_code() == 0
@@ -237,7 +239,7 @@ async def test_api_6_a_session_in_which_nothing_was_said_is_not_left_behind(chat
     assert (await gateway.updates(session, wait=10)).status == "ended"
 
 
-async def test_api_6_who_comes_back_is_shown_the_last_turns_and_goes_on(chat: Chat, gateway: GatewayClient) -> None:
+async def test_api_6_a_resumed_session_shows_its_last_turns_and_continues(chat: Chat, gateway: GatewayClient) -> None:
     session = f"t-{uuid4()}"
     await gateway.start(session)
     for number in range(1, 6):
@@ -255,7 +257,7 @@ async def test_api_6_who_comes_back_is_shown_the_last_turns_and_goes_on(chat: Ch
         await terminal.until("› question 1")
 
 
-async def test_api_6_two_terminals_of_one_session_are_in_step(chat: Chat, env: Environment) -> None:
+async def test_api_6_two_terminals_on_one_session_stay_in_sync(chat: Chat, env: Environment) -> None:
     gate = closed()
     env.vendor.script = [says("one"), [Delta("respond", "Slowly"), gate, says("Slowly done.")], says("three")]
     async with chat() as left:
@@ -276,7 +278,7 @@ async def test_api_6_two_terminals_of_one_session_are_in_step(chat: Chat, env: E
                 assert terminal.text.count("Slowly done.") == 1
 
 
-async def test_api_6_a_turn_is_steered_interrupted_and_asked_again(chat: Chat, env: Environment) -> None:
+async def test_api_6_a_turn_can_be_steered_interrupted_and_retried(chat: Chat, env: Environment) -> None:
     env.vendor.gate.close()
     env.vendor.script = [asks(("look", {})), says("Steered."), says("never"), says("Quick.")]
     async with chat() as terminal:
@@ -296,7 +298,7 @@ async def test_api_6_a_turn_is_steered_interrupted_and_asked_again(chat: Chat, e
         await terminal.until("turn 3 ·")
 
 
-async def test_api_6_the_last_failed_turn_is_asked_again(chat: Chat, env: Environment) -> None:
+async def test_api_6_slash_retry_sends_the_last_failed_turn_again(chat: Chat, env: Environment) -> None:
     env.vendor.script = [ModelError("bad_request", "no such parameter"), says("Now it works.")]
     async with chat() as terminal:
         terminal.type("try this")
@@ -307,7 +309,9 @@ async def test_api_6_the_last_failed_turn_is_asked_again(chat: Chat, env: Enviro
         assert terminal.text.count("› try this") == 2
 
 
-async def test_api_6_commands_say_what_they_did_and_how_they_are_meant(chat: Chat, gateway: GatewayClient) -> None:
+async def test_api_6_commands_report_what_they_did_and_unknown_ones_what_exists(
+    chat: Chat, gateway: GatewayClient
+) -> None:
     async with chat() as terminal:
         await terminal.until(is_idle)
         terminal.type("/title A walk")
@@ -332,7 +336,7 @@ async def test_api_6_commands_say_what_they_did_and_how_they_are_meant(chat: Cha
         assert await terminal.exit_code() == 0
 
 
-async def test_api_6_what_cannot_be_is_said_and_the_line_goes_on(chat: Chat) -> None:
+async def test_api_6_invalid_input_gets_an_error_and_the_chat_continues(chat: Chat) -> None:
     async with chat() as terminal:
         await terminal.until(is_idle)
         terminal.type("/title " + "x" * 400)
@@ -341,7 +345,7 @@ async def test_api_6_what_cannot_be_is_said_and_the_line_goes_on(chat: Chat) -> 
         await terminal.until("echo: ol")
 
 
-async def test_api_6_a_refused_prompt_is_not_lost_to_what_was_typed_meanwhile(
+async def test_api_6_a_rejected_prompt_is_printed_even_if_something_new_was_typed(
     chat: Chat, env: Environment, gateway: GatewayClient
 ) -> None:
     env.vendor.gate.close()
@@ -355,14 +359,14 @@ async def test_api_6_a_refused_prompt_is_not_lost_to_what_was_typed_meanwhile(
         assert "› z" in terminal.on_screen
 
 
-async def test_api_6_a_message_on_the_command_line_is_asked_and_the_conversation_goes_on(chat: Chat) -> None:
+async def test_api_6_a_message_on_the_command_line_is_sent_and_the_chat_stays_open(chat: Chat) -> None:
     async with chat("hello there") as terminal:
         await terminal.until("echo: hello there")
         terminal.type("and again")
         await terminal.until("echo: and again")
 
 
-async def test_api_6_a_session_that_is_ended_elsewhere_is_left(chat: Chat, gateway: GatewayClient) -> None:
+async def test_api_6_the_chat_exits_when_the_session_is_ended_elsewhere(chat: Chat, gateway: GatewayClient) -> None:
     async with chat("hello") as terminal:
         await terminal.until("turn 1 ·")
         await gateway.end(session_in(terminal))
@@ -371,7 +375,7 @@ async def test_api_6_a_session_that_is_ended_elsewhere_is_left(chat: Chat, gatew
         assert "Resume with" not in terminal.text[terminal.text.index("has ended") :]
 
 
-async def test_api_6_a_session_that_is_over_can_still_be_read(chat: Chat, gateway: GatewayClient) -> None:
+async def test_api_6_an_ended_session_can_still_be_read(chat: Chat, gateway: GatewayClient) -> None:
     session = f"t-{uuid4()}"
     await gateway.start(session)
     await gateway.ask(session, "the last words", wait=20)
@@ -382,7 +386,7 @@ async def test_api_6_a_session_that_is_over_can_still_be_read(chat: Chat, gatewa
         assert terminal.text.count("echo: the last words") == 1
 
 
-async def test_api_6_what_others_write_cannot_steer_the_terminal(chat: Chat, env: Environment) -> None:
+async def test_api_6_escape_sequences_in_texts_cannot_control_the_terminal(chat: Chat, env: Environment) -> None:
     env.vendor.script = [
         asks(("look", {"at": "\x1b]0;owned\x07\u202etxt"}), text="\x1b[2J\x1b[Hwiped"),
         says("\x9bok\x1b[31m"),
@@ -396,7 +400,7 @@ async def test_api_6_what_others_write_cannot_steer_the_terminal(chat: Chat, env
         assert b"\x1b]0;" not in b"".join(chunk for _, chunk in terminal.recording)
 
 
-async def test_api_6_without_colours_there_are_none(chat: Chat) -> None:
+async def test_api_6_no_color_disables_colours(chat: Chat) -> None:
     async with chat(NO_COLOR="1") as terminal:
         terminal.type("hello")
         await terminal.until("turn 1 ·")
@@ -405,7 +409,7 @@ async def test_api_6_without_colours_there_are_none(chat: Chat) -> None:
     assert colours == []
 
 
-async def test_api_6_a_terminal_that_knows_ascii_only_is_written_ascii(chat: Chat, env: Environment) -> None:
+async def test_api_6_an_ascii_terminal_gets_only_ascii(chat: Chat, env: Environment) -> None:
     env.vendor.script = [asks(("look", {"at": "x"})), says("• Grüße …")]
     async with chat(LANG="C", LC_ALL="C", PYTHONIOENCODING="ascii", PYTHONUTF8="0") as terminal:
         terminal.type("hello")
@@ -415,7 +419,7 @@ async def test_api_6_a_terminal_that_knows_ascii_only_is_written_ascii(chat: Cha
         assert terminal.text.isascii()
 
 
-async def test_api_6_a_narrow_terminal_that_changes_its_size_stays_readable(chat: Chat, env: Environment) -> None:
+async def test_api_6_a_narrow_terminal_stays_readable_when_it_is_resized(chat: Chat, env: Environment) -> None:
     gate = closed()
     env.vendor.script = [[Delta("respond", "word " * 30), gate, says("word " * 30)]]
     async with chat(columns=40, rows=16) as terminal:

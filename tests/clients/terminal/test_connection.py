@@ -1,4 +1,4 @@
-"""What a terminal does when the gateway goes away, is not there, or knows nothing of the session: API-6."""
+"""The terminal chat without a gateway, with a restarted one, and for an unknown session: API-6."""
 
 import signal
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.harness import Environment, Gate, says
 from turnkeeper.activities.providers.protocol import Delta
 
 
-async def test_api_6_a_gateway_that_is_restarted_in_mid_answer_is_waited_for(
+async def test_api_6_the_chat_waits_for_a_gateway_that_restarts_in_mid_answer(
     temporal: Client, env: Environment, chat: Chat
 ) -> None:
     gate, settings = Gate(is_open=False), gateway_settings(env)
@@ -43,7 +43,7 @@ async def test_api_6_a_gateway_that_is_restarted_in_mid_answer_is_waited_for(
         await opened.__aexit__(None, None, None)
 
 
-async def test_api_6_a_terminal_that_is_closed_or_told_to_end_is_left_in_order(chat: Chat) -> None:
+async def test_api_6_sigterm_exits_the_chat_cleanly(chat: Chat) -> None:
     async with chat("hello") as terminal:
         await terminal.until("turn 1 ·")
         terminal.process.send_signal(signal.SIGTERM)
@@ -51,20 +51,20 @@ async def test_api_6_a_terminal_that_is_closed_or_told_to_end_is_left_in_order(c
         await terminal.until("The session goes on.")
 
 
-async def test_api_6_nobody_there_is_said_in_a_sentence(tmp_path: Path) -> None:
+async def test_api_6_an_unreachable_gateway_is_reported_in_one_sentence(tmp_path: Path) -> None:
     ended = await run_chat("hello", "--url", "http://127.0.0.1:1", cwd=tmp_path)
     assert ended.code == 2
     assert ended.err == "The gateway at http://127.0.0.1:1 can't be reached: nothing listens there.\n"
     assert ended.out == ""
 
 
-async def test_api_6_without_a_url_the_stack_of_this_folder_is_talked_to(tmp_path: Path) -> None:
+async def test_api_6_without_a_url_the_chat_uses_the_stack_of_this_folder(tmp_path: Path) -> None:
     ended = await run_chat("hello", cwd=tmp_path, TURNKEEPER_API_PORT="1")
     assert ended.code == 2
     assert ended.err.endswith("nothing listens there. Start it with `turnkeeper up`.\n")
 
 
-async def test_api_6_an_unknown_session_is_said_in_a_sentence(url: str, tmp_path: Path) -> None:
+async def test_api_6_an_unknown_session_is_reported_in_one_sentence(url: str, tmp_path: Path) -> None:
     ended = await run_chat("hello", "--url", url, "--session", "nobody", cwd=tmp_path)
     assert (ended.code, ended.out) == (1, "")
     assert ended.err == "There is no session 'nobody'.\n"
@@ -78,7 +78,7 @@ async def test_api_6_an_unknown_session_is_said_in_a_sentence(url: str, tmp_path
         ("--url", "", "--url is blank. Set it to the gateway's address, such as http://HOST:PORT."),
     ],
 )
-async def test_api_6_what_names_nothing_is_refused_at_the_door(
+async def test_api_6_invalid_options_are_rejected_at_once(
     tmp_path: Path, option: str, value: str, expected_message: str
 ) -> None:
     ended = await run_chat("hello", option, value, cwd=tmp_path)

@@ -11,7 +11,7 @@ def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-async def test_ses_18_a_session_is_copied_to_a_file_from_it_and_to_a_fork(
+async def test_ses_18_a_session_is_exported_imported_and_forked(
     url: str, tmp_path: Path, gateway: GatewayClient
 ) -> None:
     await gateway.start("copied", title="A title")

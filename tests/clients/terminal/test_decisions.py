@@ -19,7 +19,7 @@ async def send_mail(invocation: object) -> ToolResult:
     return ToolResult(outcome="sent", duration_ms=3)
 
 
-async def test_api_6_a_call_is_approved_in_the_line_one_types_in(chat: Chat, env: Environment) -> None:
+async def test_api_6_a_call_is_approved_in_the_input_line(chat: Chat, env: Environment) -> None:
     with_mail(env)
     env.vendor.script = [asks(("send_mail", {"to": "bob"})), says("It is sent.")]
     async with chat() as terminal:
@@ -34,7 +34,7 @@ async def test_api_6_a_call_is_approved_in_the_line_one_types_in(chat: Chat, env
     assert len(env.tools.calls) == 1
 
 
-async def test_api_6_a_rejection_tells_the_model_why(chat: Chat, env: Environment) -> None:
+async def test_api_6_a_rejection_sends_its_reason_to_the_model(chat: Chat, env: Environment) -> None:
     with_mail(env)
     env.vendor.script = [asks(("send_mail", {"to": "bob"})), says("I will not.")]
     async with chat() as terminal:
@@ -47,7 +47,7 @@ async def test_api_6_a_rejection_tells_the_model_why(chat: Chat, env: Environmen
     assert "he is on holiday" in env.vendor.requests[-1].messages[-1].model_dump_json()
 
 
-async def test_api_6_several_calls_are_asked_about_one_after_the_other(chat: Chat, env: Environment) -> None:
+async def test_api_6_several_pending_calls_are_decided_one_by_one(chat: Chat, env: Environment) -> None:
     with_mail(env)
     calls = [("send_mail", {"to": name}) for name in ("ann", "bob", "cay")]
     env.vendor.script = [asks(*calls), says("Two of three.")]
@@ -66,7 +66,7 @@ async def test_api_6_several_calls_are_asked_about_one_after_the_other(chat: Cha
     assert [call.args["to"] for call in env.tools.calls] == ["ann", "cay"]
 
 
-async def test_api_6_always_is_about_all_further_calls_of_the_tool(chat: Chat, env: Environment) -> None:
+async def test_api_6_always_approves_all_further_calls_of_the_tool(chat: Chat, env: Environment) -> None:
     with_mail(env)
     env.vendor.script = [asks(("send_mail", {"to": "ann"})), asks(("send_mail", {"to": "bob"})), says("Both.")]
     async with chat() as terminal:
@@ -77,7 +77,7 @@ async def test_api_6_always_is_about_all_further_calls_of_the_tool(chat: Chat, e
     assert len(env.tools.calls) == 2
 
 
-async def test_api_6_what_is_no_answer_is_a_prompt_that_waits(chat: Chat, env: Environment) -> None:
+async def test_api_6_any_other_input_during_an_approval_is_queued_as_a_prompt(chat: Chat, env: Environment) -> None:
     with_mail(env)
     env.vendor.script = [asks(("send_mail", {"to": "bob"})), says("Done."), says("A list.")]
     async with chat() as terminal:
@@ -90,9 +90,7 @@ async def test_api_6_what_is_no_answer_is_a_prompt_that_waits(chat: Chat, env: E
         await terminal.until("A list.")
 
 
-async def test_api_6_an_answer_goes_to_the_question_that_was_there_when_it_was_begun(
-    chat: Chat, env: Environment
-) -> None:
+async def test_api_6_a_decision_applies_to_the_call_shown_when_typing_began(chat: Chat, env: Environment) -> None:
     with_mail(env)
     env.vendor.script = [asks(("send_mail", {"to": "ann"})), asks(("send_mail", {"to": "bob"})), says("Done.")]
     async with chat() as mine:
@@ -114,7 +112,7 @@ async def test_api_6_an_answer_goes_to_the_question_that_was_there_when_it_was_b
             assert len(env.tools.calls) == 2
 
 
-async def test_agt_8_a_long_call_is_approved_only_after_all_of_it(chat: Chat, env: Environment) -> None:
+async def test_agt_8_a_long_call_can_be_approved_only_after_all_of_it_was_printed(chat: Chat, env: Environment) -> None:
     with_mail(env)
     lines = [f"line {number} " + "x" * 60 for number in range(2_000)]
     env.vendor.script = [asks(("send_mail", {"to": "bob", "text": "\n".join(lines)})), says("Sent.")]
@@ -159,7 +157,7 @@ async def test_agt_8_a_short_call_is_never_cut_in_the_terminal(chat: Chat, env: 
 @pytest.mark.parametrize(
     ("columns", "keys"), [(100, KEYS), (92, KEYS), (56, KEYS), (40, "[y]es [a]lways [n]o"), (18, "y/a/n")]
 )
-async def test_api_6_the_keys_of_a_question_stand_in_one_line(
+async def test_api_6_the_keys_of_an_approval_fit_in_one_line(
     chat: Chat, env: Environment, columns: int, keys: str
 ) -> None:
     with_mail(env)
@@ -170,7 +168,7 @@ async def test_api_6_the_keys_of_a_question_stand_in_one_line(
         await terminal.until(lambda t: any(line.strip().endswith(keys) for line in t.on_screen.split("\n")))
 
 
-async def test_api_6_a_question_waits_for_who_comes_back(chat: Chat, env: Environment) -> None:
+async def test_api_6_a_pending_approval_is_asked_again_after_resuming(chat: Chat, env: Environment) -> None:
     with_mail(env)
     env.vendor.script = [asks(("send_mail", {"to": "bob"})), says("It is sent.")]
     async with chat() as terminal:
@@ -185,7 +183,7 @@ async def test_api_6_a_question_waits_for_who_comes_back(chat: Chat, env: Enviro
         await again.until("It is sent.")
 
 
-async def test_api_6_while_a_call_runs_it_is_seen_running(chat: Chat, env: Environment) -> None:
+async def test_api_6_a_running_call_is_shown_as_running(chat: Chat, env: Environment) -> None:
     env.tools.gate = Gate(is_open=False)
     env.vendor.script = [asks(("look", {"at": "the sea"})), says("Waves.")]
     async with chat() as terminal:

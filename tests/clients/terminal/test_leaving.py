@@ -1,4 +1,4 @@
-"""What happens to typed prompts when a person leaves at once, or while the gateway doesn't answer: API-6."""
+"""Typed prompts are sent even if the chat exits at once or the gateway doesn't answer: API-6."""
 
 from collections.abc import AsyncIterator
 
@@ -17,7 +17,7 @@ async def relay(url: str) -> AsyncIterator[Relay]:
         yield relay
 
 
-async def test_api_6_who_leaves_right_after_a_prompt_has_sent_it(chat: Chat, gateway: GatewayClient) -> None:
+async def test_api_6_a_prompt_is_sent_even_if_you_exit_right_after_it(chat: Chat, gateway: GatewayClient) -> None:
     async with chat() as terminal:
         await terminal.until(is_idle)
         terminal.type("what time is it?")
@@ -29,7 +29,7 @@ async def test_api_6_who_leaves_right_after_a_prompt_has_sent_it(chat: Chat, gat
     assert turn.user_message == "what time is it?"
 
 
-async def test_api_6_who_leaves_while_nobody_answers_is_waited_for_until_it_is_sent(
+async def test_api_6_exiting_waits_until_pending_prompts_are_sent(
     chat: Chat, relay: Relay, gateway: GatewayClient
 ) -> None:
     async with chat(at=f"http://{relay.address}") as terminal:
@@ -49,7 +49,7 @@ async def test_api_6_who_leaves_while_nobody_answers_is_waited_for_until_it_is_s
     assert turn.user_message == "what time is it?"
 
 
-async def test_api_6_who_does_not_wait_is_told_what_was_not_sent(chat: Chat, relay: Relay) -> None:
+async def test_api_6_exiting_without_waiting_lists_the_unsent_prompts(chat: Chat, relay: Relay) -> None:
     async with chat(at=f"http://{relay.address}") as terminal:
         await terminal.until(is_idle)
         await relay.cut()

@@ -1,4 +1,4 @@
-"""What a model writes, as a terminal shows it: nothing of it is left out. API-6."""
+"""Markdown in a terminal: nothing of an answer is hidden. API-6."""
 
 import pytest
 from markdown_it.rules_block import StateBlock
@@ -27,18 +27,18 @@ def printed(text: str, *, columns: int = 60) -> str:
         "#",
     ],
 )
-def test_api_6_what_markdown_would_leave_out_is_printed_as_it_was_written(text: str) -> None:
+def test_api_6_text_that_markdown_would_hide_is_printed_unchanged(text: str) -> None:
     assert printed(text) == text
 
 
-def test_api_6_an_image_is_its_words_and_its_address() -> None:
+def test_api_6_an_image_is_printed_as_its_description_and_url() -> None:
     assert printed("![a cat](http://e/cat.png)") == "a cat (http://e/cat.png)"
     assert printed("![](http://e/cat.png)") == "http://e/cat.png"
     assert printed("![a&#8238;b](http://e/cat.png)") == "a\\u202eb (http://e/cat.png)"
 
 
 @pytest.mark.parametrize("formula", [r"\(a^2 * b^2\)", r"$$e^{-x^2}\,dx$$", "\\[\na \\\\\nb\n\\]", r"$\{a_1\}$"])
-def test_api_6_a_formula_in_tex_is_printed_as_it_is_written(formula: str) -> None:
+def test_api_6_a_tex_formula_is_printed_unchanged(formula: str) -> None:
     """U13: Markdown dropped its backslashes."""
     assert printed(formula) == formula
 
@@ -47,7 +47,7 @@ UNENDED = {"open": "\\[\n", "dollars": "$$ a\n", "quoted": "> \\[\n", "in a list
 
 
 @pytest.mark.parametrize("line", UNENDED.values(), ids=list(UNENDED))
-def test_api_6_formulas_without_an_end_are_read_once(monkeypatch: pytest.MonkeyPatch, line: str) -> None:
+def test_api_6_unclosed_formulas_are_parsed_in_linear_time(monkeypatch: pytest.MonkeyPatch, line: str) -> None:
     reads = 0
     read_line = formulas._line
 

@@ -25,16 +25,16 @@ def events_in(out: str) -> list[tuple[str, dict[str, Any]]]:
     return [(line["event"], line["data"]) for line in lines]
 
 
-async def test_api_6_a_piped_question_gets_its_answer_and_nothing_else(
-    url: str, env: Environment, tmp_path: Path
-) -> None:
+async def test_api_6_a_piped_message_prints_only_its_answer(url: str, env: Environment, tmp_path: Path) -> None:
     env.vendor.script = [asks(("look", {}), text="I will look."), says("It is **4711**.")]
     ended = await run_chat("--url", url, cwd=tmp_path, stdin="what is the code?\n")
     assert (ended.code, ended.out, ended.err) == (0, "It is **4711**.\n", "")
     assert env.vendor.requests[0].messages[-1].content.strip() == "what is the code?"
 
 
-async def test_api_6_a_given_question_goes_on_with_a_session(url: str, gateway: GatewayClient, tmp_path: Path) -> None:
+async def test_api_6_a_message_on_the_command_line_can_continue_a_session(
+    url: str, gateway: GatewayClient, tmp_path: Path
+) -> None:
     session = f"t-{uuid4()}"
     await gateway.start(session)
     for number in (1, 2):
@@ -43,14 +43,14 @@ async def test_api_6_a_given_question_goes_on_with_a_session(url: str, gateway: 
     assert (await gateway.describe(session)).turn_count == 2
 
 
-async def test_api_6_a_failed_turn_is_said_on_stderr(url: str, env: Environment, tmp_path: Path) -> None:
+async def test_api_6_a_failed_turn_prints_its_error_to_stderr(url: str, env: Environment, tmp_path: Path) -> None:
     env.vendor.script = [ModelError("bad_request", "no such parameter")]
     ended = await run_chat("hello", "--url", url, cwd=tmp_path)
     assert (ended.code, ended.out) == (1, "")
     assert "no such parameter" in ended.err
 
 
-async def test_ses_9_what_was_written_of_an_answer_that_broke_off_is_said_on_stderr(
+async def test_ses_9_the_partial_text_of_a_failed_answer_is_printed_to_stderr(
     url: str, env: Environment, tmp_path: Path
 ) -> None:
     broken_off = [Delta("respond", "It was a dark"), ModelError("bad_request", "no such parameter")]
@@ -64,7 +64,7 @@ async def test_ses_9_what_was_written_of_an_answer_that_broke_off_is_said_on_std
     assert (as_json.code, final["answer"], final["unfinished"]) == (1, None, "It was a dark")
 
 
-async def test_api_6_a_needed_decision_ends_with_code_3_and_says_how_to_decide(
+async def test_api_6_a_pending_approval_exits_with_3_and_prints_how_to_decide(
     url: str, env: Environment, gateway: GatewayClient, tmp_path: Path
 ) -> None:
     env.tools.specs = [ToolSpec(name="send_mail")]
@@ -89,7 +89,7 @@ async def with_held_answer(env: Environment, gateway: GatewayClient) -> str:
     return session
 
 
-async def test_api_6_a_prompt_that_is_taken_back_elsewhere_ends_its_wait(
+async def test_api_6_withdrawing_a_prompt_elsewhere_ends_the_wait_for_it(
     url: str, env: Environment, gateway: GatewayClient, tmp_path: Path
 ) -> None:
     session = await with_held_answer(env, gateway)
@@ -102,14 +102,12 @@ async def test_api_6_a_prompt_that_is_taken_back_elsewhere_ends_its_wait(
         await terminal.until("was withdrawn")
 
 
-async def test_api_6_a_blank_question_is_not_asked(url: str, tmp_path: Path) -> None:
+async def test_api_6_a_blank_message_is_not_sent(url: str, tmp_path: Path) -> None:
     ended = await run_chat("--url", url, cwd=tmp_path, stdin="  \n")
     assert (ended.code, ended.out, ended.err) == (1, "", "Nothing to send: the message is blank.\n")
 
 
-async def test_api_6_json_tells_everything_that_happens_line_by_line(
-    url: str, env: Environment, tmp_path: Path
-) -> None:
+async def test_api_6_json_prints_one_event_per_line(url: str, env: Environment, tmp_path: Path) -> None:
     gate = Gate(is_open=False)
     env.vendor.script = [[Delta("respond", "Hel"), gate, Delta("respond", "lo"), says("Hello!")]]
     command = ["chat", "--json", "hi", "--url", url]
@@ -129,7 +127,7 @@ async def test_api_6_json_tells_everything_that_happens_line_by_line(
     assert ended[-1]["agent_message"] == "Hello!"
 
 
-async def test_api_6_json_without_a_question_watches_and_takes_every_line_as_a_prompt(url: str, tmp_path: Path) -> None:
+async def test_api_6_json_without_a_message_reads_prompts_from_stdin(url: str, tmp_path: Path) -> None:
     command = ["chat", "--json", "--url", url]
     async with turnkeeper_terminal(*command, env=plain_env(), cwd=tmp_path, columns=4_000, rows=60) as terminal:
         await terminal.until('"event":"update"')
@@ -141,7 +139,7 @@ async def test_api_6_json_without_a_question_watches_and_takes_every_line_as_a_p
 
 
 @pytest.mark.parametrize("stdin", [None, "one\ntwo"])
-async def test_api_6_json_watches_to_the_end_of_the_session_not_of_stdin(
+async def test_api_6_json_watches_until_the_session_ends_even_if_stdin_ends(
     url: str, gateway: GatewayClient, tmp_path: Path, stdin: str | None
 ) -> None:
     session = f"t-{uuid4()}"
@@ -161,7 +159,7 @@ async def test_api_6_json_watches_to_the_end_of_the_session_not_of_stdin(
     assert {name for name, _ in events} <= {"update", "queue", "partial"}
 
 
-async def test_api_6_json_tells_of_a_refused_line_and_goes_on(
+async def test_api_6_json_reports_a_rejected_line_and_continues(
     url: str, env: Environment, gateway: GatewayClient, tmp_path: Path
 ) -> None:
     session = await with_held_answer(env, gateway)
@@ -179,7 +177,7 @@ async def test_api_6_json_tells_of_a_refused_line_and_goes_on(
     assert "is ending and takes no more prompts" in refused["reason"]
 
 
-async def test_api_6_ctrl_c_stops_a_question_that_nobody_waits_for_any_more(
+async def test_api_6_ctrl_c_stops_the_turn_of_a_one_shot_message(
     url: str, env: Environment, gateway: GatewayClient, tmp_path: Path
 ) -> None:
     env.vendor.gate.close()
@@ -195,9 +193,7 @@ async def test_api_6_ctrl_c_stops_a_question_that_nobody_waits_for_any_more(
     assert (await gateway.ask(session, "slow", message_id=turn.id, wait=20)).error == "Cancelled: Stopped by the user."
 
 
-async def test_api_6_ctrl_c_stops_a_turn_of_which_no_event_has_come_yet(
-    env: Environment, gateway: GatewayClient
-) -> None:
+async def test_api_6_ctrl_c_stops_a_turn_before_its_first_event(env: Environment, gateway: GatewayClient) -> None:
     session = f"t-{uuid4()}"
     await gateway.start(session)
     env.vendor.gate.close()

@@ -11,7 +11,7 @@ from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.models.transcript.model_call import ToolSpec
 
 
-async def test_api_6_a_task_is_created_awaited_and_only_its_answer_is_printed(
+async def test_api_6_creating_a_task_with_wait_prints_only_its_answer(
     url: str, env: Environment, tmp_path: Path, gateway: GatewayClient
 ) -> None:
     context = tmp_path / "context.json"
@@ -44,7 +44,7 @@ async def _is_listed(gateway: GatewayClient, task_id: str) -> bool:
     return [task.task_id for task in (await gateway.tasks.list(status="completed", limit=1)).tasks] == [task_id]
 
 
-async def test_api_6_a_task_that_needs_a_person_or_fails_ends_a_wait_with_its_own_code(
+async def test_api_6_waiting_for_a_task_exits_with_3_for_an_approval_and_1_for_a_failure(
     url: str, env: Environment, tmp_path: Path
 ) -> None:
     env.tools.specs = [ToolSpec(name="send_mail")]
@@ -57,7 +57,7 @@ async def test_api_6_a_task_that_needs_a_person_or_fails_ends_a_wait_with_its_ow
     assert "no such parameter" in failed.err
 
 
-async def test_agt_8_an_unattended_task_denies_what_would_need_approval(
+async def test_agt_8_an_unattended_task_denies_calls_that_need_approval(
     url: str, env: Environment, tmp_path: Path
 ) -> None:
     env.tools.specs = [ToolSpec(name="send_mail")]
@@ -81,7 +81,7 @@ async def test_api_6_a_task_inherits_the_conversation_of_its_parent(
     assert "The colour is teal." in last_user_message(env.vendor.requests[-1])
 
 
-async def test_api_6_what_is_wrong_with_a_new_task_is_said_field_by_field(url: str, tmp_path: Path) -> None:
+async def test_api_6_every_invalid_option_of_a_new_task_is_reported(url: str, tmp_path: Path) -> None:
     (tmp_path / "list.json").write_text("[]")
     for options, sentence in (
         (["--priority", "P9"], "  priority: "),

@@ -8,9 +8,7 @@ from tests.features.tasks.workflow.test_sub_tasks import DELEGATE, calls_then, d
 from tests.harness import Environment
 
 
-async def test_tsk_5_a_task_is_shown_with_its_progress_and_the_command_to_decide_with(
-    chat: Chat, env: Environment
-) -> None:
+async def test_tsk_5_a_task_shows_its_progress_and_the_command_for_its_approval(chat: Chat, env: Environment) -> None:
     report = ("report_progress", {"message": "Half of it", "percent": 50})
     env.vendor.answer = delegating(agent=calls_then(report, ("pay", {})), title="Pay the fees")
     async with chat() as terminal:
@@ -27,9 +25,7 @@ async def test_tsk_5_a_task_is_shown_with_its_progress_and_the_command_to_decide
         assert "Task Pay the fees" not in terminal.on_screen
 
 
-async def test_tsk_5_a_question_whose_task_needs_a_decision_ends_with_code_3(
-    url: str, env: Environment, tmp_path: Path
-) -> None:
+async def test_tsk_5_a_pending_approval_in_a_task_exits_with_3(url: str, env: Environment, tmp_path: Path) -> None:
     env.vendor.answer = delegating(agent=calls_then(("pay", {})), title="Pay the fees")
     ended = await run_chat(DELEGATE, "--url", url, cwd=tmp_path)
     assert (ended.code, ended.out) == (3, "")

@@ -1,4 +1,4 @@
-"""What is printed of a conversation is printed once, in order, whatever a client receives when: API-6, SES-12."""
+"""A conversation is printed once, in order, whenever its updates arrive: API-6, SES-12."""
 
 import re
 
@@ -16,7 +16,7 @@ from turnkeeper.models.transcript.trajectory import ToolCall, ToolResult
 
 
 class Printed:
-    """What a terminal prints of a conversation."""
+    """The lines that a terminal prints of a conversation."""
 
     def __init__(self) -> None:
         self.style = TerminalStyle(lambda: 80, colour=False)
@@ -121,7 +121,7 @@ def results_of(turn: ConversationMessage) -> list[str]:
 TestApi6PrintedOnce = PrintedOnce.TestCase
 
 
-def test_api_6_who_comes_late_is_told_how_much_was_before_and_then_the_newest() -> None:
+def test_api_6_a_late_viewer_sees_the_number_of_earlier_turns_and_the_newest_ones() -> None:
     target = session()
     for number in range(1, 6):
         send(target, f"prompt {number}", id=f"m{number}")
@@ -137,7 +137,7 @@ def test_api_6_who_comes_late_is_told_how_much_was_before_and_then_the_newest() 
     assert printed.news() == []
 
 
-def test_api_6_an_answer_is_not_told_before_it_is_the_answer() -> None:
+def test_api_6_an_answer_is_printed_only_when_it_is_final() -> None:
     target = session()
     send(target, "hi", id="m1")
     target.begin_turn(now=NOW)

@@ -22,7 +22,7 @@ def _forked() -> Iterator[None]:
 
 
 @pytest.mark.timeout(120)
-async def test_api_6_what_up_prints_leads_to_a_conversation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_api_6_the_addresses_that_up_prints_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for port in ("API_PORT", "TEMPORAL_PORT", "TEMPORAL_UI_PORT"):
         monkeypatch.setenv(f"TURNKEEPER_{port}", "0")

@@ -16,7 +16,7 @@ TYPED = frozenset({503, 504})
 
 @dataclass(frozen=True)
 class Reply:
-    """What came of a request. `body` is the JSON of the answer, None where there was none."""
+    """The outcome of a request. `body` is the JSON of the answer, None if there was none."""
 
     outcome: Outcome
     status: int | None = None

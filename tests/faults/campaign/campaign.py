@@ -37,7 +37,7 @@ PROGRESS_SECONDS = 30.0
 Say = Callable[[str], None]
 
 SMALL_LIMITS = {"max_state_bytes": 120_000, "max_history_events": 400}
-"""Of every second session: it archives and continues as new within a minute."""
+"""The limits of every second session: it archives and continues as new within a minute."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Options:
 
 
 async def run_campaign(options: Options, folder: Path, *, say: Say = lambda line: None) -> Evidence:
-    """Run everything in the empty `folder`, and return the evidence; `say` is told how far it is, now and then.
+    """Run everything in the empty `folder`, and return the evidence; `say` receives the progress now and then.
 
     Raises:
         CampaignError: The campaign itself failed; nothing is known then.

@@ -244,7 +244,7 @@ def sessions_can_be_read(evidence: Evidence) -> Iterator[Violation]:
 
 
 def processes_do_not_crash(evidence: Evidence) -> Iterator[Violation]:
-    """No process is ended by a signal that nobody sent."""
+    """No process ends by a signal that the campaign did not send."""
     for crash in evidence.crashes:
         yield Violation("no process crashes", "", "", crash)
 

@@ -1,4 +1,4 @@
-"""What a campaign was asked, answered, saw and did. Times are in seconds since its start."""
+"""Everything a campaign sent, received and did. Times are in seconds since its start."""
 
 import json
 import time
@@ -75,7 +75,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Copy:
-    """What a client held in the end. `problems`: what it was sent that contradicts SES-12."""
+    """A client's final copy. `problems`: updates it received that contradict SES-12."""
 
     name: str
     turns: list[dict[str, Any]]
@@ -85,7 +85,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class SessionEnd:
-    """What a session was in the end, as the gateway gives it.
+    """The final state of a session, as the gateway reports it.
 
     `turns` is the whole transcript, oldest first; `fates` has, by prompt id, what became of prompts, as far as the
     gateway says it, and `reasons` why, where it gives one; `waiting` are the ids still in the queue. `settled` is how
@@ -107,7 +107,7 @@ class SessionEnd:
 
 @dataclass(frozen=True)
 class Replays:
-    """What replaying the histories came to. `departures`: a sentence for each run that differs or can't be read."""
+    """The result of replaying the histories. `departures`: a sentence for each run that differs or can't be read."""
 
     runs: int = 0
     sessions: int = 0
@@ -126,7 +126,7 @@ class Evidence:
     sessions: list[SessionEnd] = field(default_factory=list)
     replays: Replays = field(default_factory=Replays)
     second_attempts: list[float] = field(default_factory=list)
-    """Of activities that a killed worker was running: seconds from the kill until another attempt began."""
+    """For activities of a killed worker: seconds from the kill until another attempt started."""
     crashes: list[str] = field(default_factory=list)
     """Processes that a signal ended which was not ours."""
 

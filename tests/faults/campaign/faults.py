@@ -15,7 +15,7 @@ from tests.faults.campaign.stack import Stack
 from tests.waiting import pass_time
 
 PROBE = "probe"
-"""The session whose next prompt shows that all is well again: nothing else is asked of it."""
+"""The session whose next prompt shows that everything works again; it is used for nothing else."""
 
 PROBE_SECONDS = 20.0
 """A recovery that takes longer is no longer waited for: the next fault comes."""

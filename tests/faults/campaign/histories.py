@@ -1,4 +1,4 @@
-"""What Temporal recorded: whether it replays, and how soon the work of a killed worker was taken up again."""
+"""The histories in Temporal: whether they replay, and how soon the work of a killed worker was resumed."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ MAX_RUNS = 10
 
 
 async def replay(stack: Stack, sessions: Sequence[str], *, seconds: float) -> Replays:
-    """Replay all runs of one session after the other, as long as there is time; at least those of one."""
+    """Replay the sessions' runs one after the other while there is time; at least the runs of one session."""
     deadline = asyncio.get_running_loop().time() + seconds
     runs, replayed, departures = 0, 0, list[str]()
     for session in sessions:

@@ -35,16 +35,16 @@ DURATIONS: dict[str, tuple[float, float]] = {
     "replaced": (0.0, 0.5),
     "locked": (2.0, 6.0),
 }
-"""Seconds a fault lasts, from and to; of a kill, how long nobody starts again what was killed."""
+"""Seconds a fault lasts, minimum and maximum; for a kill, the time until the process is restarted."""
 
 PAUSES = (0.5, 3.0)
 """Seconds between two faults."""
 
 OVERLAP = 0.3
-"""Share of the faults after which nobody waits for the recovery."""
+"""Share of the faults after which the campaign does not wait for the recovery."""
 
 BURST_KINDS = frozenset({"workers killed", "workers frozen", "temporal killed"})
-"""Faults in which a writer sends many prompts at once: nobody can then say how many wait already."""
+"""Faults in which a writer sends many prompts at once: the number of waiting prompts is then unknown."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Self
 
 CHUNK_BYTES = 65_536
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
-"""Of SO_LINGER: a close sends RST, not FIN."""
+"""Value for SO_LINGER: a close sends RST, not FIN."""
 
 
 class Proxy:

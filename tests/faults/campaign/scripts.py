@@ -1,4 +1,4 @@
-"""What the scripted model answers: turns of one to four model calls, with tools, delays and faults, from a seed."""
+"""Answers of the scripted model: turns of one to four model calls, with tools, delays and faults, from a seed."""
 
 import random
 from typing import Any

@@ -19,7 +19,7 @@ ROUND_SECONDS = 1.0
 
 @dataclass
 class Standing:
-    """How far a session is, as seen from outside; times are those of the event loop."""
+    """The progress of a session as seen from outside; times are in event loop time."""
 
     status: str = "unknown"
     settled_at: float | None = None

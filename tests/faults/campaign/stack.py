@@ -36,7 +36,7 @@ UP_STOP_SECONDS = 60.0
 STOP_SECONDS = 30.0
 
 COMMANDS = {"worker_a": "worker", "gateway_a": "api", "temporal": "start-dev"}
-"""What `turnkeeper up` starts, by a word of its command line."""
+"""The processes that `turnkeeper up` starts, by a word of their command line."""
 
 
 class CampaignError(Exception):

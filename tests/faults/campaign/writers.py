@@ -20,7 +20,7 @@ DOINGS = {
     "cancel": 4,
     "withdraw": 6,
 }
-"""What a writer does next, by weight."""
+"""A writer's next action, by weight."""
 
 RETRIES = 8
 """How often a prompt whose outcome is unknown is sent again, most times."""
@@ -33,7 +33,7 @@ MAX_WAITING = 5
 """Prompts in the queue beyond which a writer holds back."""
 
 MAX_HONOURED_SECONDS = 5.0
-"""Of a Retry-After: nobody waits longer."""
+"""Longest wait in seconds for a Retry-After."""
 
 
 class Writer:
@@ -60,11 +60,11 @@ class Writer:
             await self._rest(until)
 
     def burst(self) -> None:
-        """Have a burst sent next."""
+        """Request a burst as the next action."""
         self._burst_wanted.set()
 
     async def _rest(self, until: asyncio.Event) -> None:
-        """Pause; and go on only once few prompts wait, or a burst is wanted: sessions are to be idle now and then."""
+        """Pause, and continue only once few prompts wait or a burst is due: sessions should be idle now and then."""
         await self._pause(self._chance.uniform(*PAUSES))
         while not until.is_set() and not self._burst_wanted.is_set():
             reply = await self._chance.choice(self._clients).send("GET", self._path)

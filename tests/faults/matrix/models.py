@@ -7,7 +7,7 @@ from tests.vendors.flavours.anthropic_rules import claude_thinking
 from tests.vendors.flavours.rules import Body, Issued, Violation
 
 ADAPTIVE, BUDGET, BOTH, NONE = (True, False), (False, True), (True, True), (False, False)
-"""Whether a model takes adaptive thinking, and whether a budget for it."""
+"""A model's support for adaptive thinking and for a thinking budget."""
 
 CLAUDES: dict[str, tuple[tuple[bool, bool], int]] = {
     "claude-fable-5-1": (ADAPTIVE, 128_000),
@@ -43,7 +43,7 @@ CLAUDES: dict[str, tuple[tuple[bool, bool], int]] = {
     "glm-5": (NONE, 8_192),
     "MiniMax-M3": (NONE, 8_192),
 }
-"""What models of the Messages API take, by Anthropic's table of models, and names as routers and clouds write them."""
+"""Thinking modes of Messages API models, by Anthropic's table, with the names that routers and clouds use."""
 
 FORMS = ("{}", "anthropic/{}", "us.anthropic.{}-v1:0")
 

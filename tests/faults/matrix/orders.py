@@ -1,7 +1,7 @@
 """Rows of what happens in a turn: whatever does, the next request is one that the vendor takes (L2, L5, L6, F4)."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 
 from tests.faults.matrix.playing import IMAGE, Row, RowSession, is_answered
 from tests.vendors.flavours.flavours import FLAVOURS
@@ -29,24 +29,22 @@ def hold(run: RowSession, *, at: int) -> asyncio.Event:
     return gate
 
 
-async def stopped_behind_tools(run: RowSession) -> None:
-    hold(run, at=1)
-    await run.begin("p1", ["look", "pay"], ["look"])
-    await run.until_overridden(2)
-    await run.session.update("cancel_turn", {"message_id": "p1", "reason": "I did not mean it."})
-    await run.ended("p1")
-    run.line.override = None
-    await takes_two_turns(run)
+def stopped(*steps: list[str], at: int, **fields: str) -> Story:
+    """A turn that is stopped while its n-th model call is answered; `fields` are further ones of the stop."""
+
+    async def story(run: RowSession) -> None:
+        hold(run, at=at)
+        await run.begin("p1", *steps)
+        await run.until_overridden(at + 1)
+        await run.session.update("cancel_turn", {"message_id": "p1", **fields})
+        await run.ended("p1")
+        run.line.override = None
+        await takes_two_turns(run)
+
+    return story
 
 
-async def stopped_before_a_word(run: RowSession) -> None:
-    hold(run, at=0)
-    await run.begin("p1", ["look"])
-    await run.until_overridden(1)
-    await run.session.update("cancel_turn", {"message_id": "p1"})
-    await run.ended("p1")
-    run.line.override = None
-    await takes_two_turns(run)
+stopped_behind_tools = stopped(["look", "pay"], ["look"], at=1, reason="I did not mean it.")
 
 
 async def interrupted(run: RowSession) -> None:
@@ -99,20 +97,28 @@ async def out_of_steps(run: RowSession) -> None:
     assert is_answered(await run.turn("after")), run.turns[-1].error
 
 
-def ended_by(answer: Answer, *error_types: str | None) -> Story:
-    """A turn whose second answer ends in another way."""
+def answered(
+    *answers: Answer | None, steps: Sequence[list[str]] = (), error_types: Collection[str | None] = ()
+) -> Story:
+    """A turn whose first model calls get these answers, `None`: the usual one; empty `error_types`: any end will do."""
 
     async def story(run: RowSession) -> None:
-        def override(body: Body, number: int) -> Answer | None:
-            return answer if number in (1, 2) else None
-
-        run.line.override = override
-        turn = await run.turn("p1", ["look"])
-        assert turn.error_type in error_types, turn.error
+        run.line.override = lambda body, number: answers[number] if number < len(answers) else None
+        turn = await run.turn("p1", *steps)
+        assert not error_types or turn.error_type in error_types, turn.error
         run.line.override = None
         await takes_two_turns(run)
 
     return story
+
+
+def ended_by(answer: Answer, *error_types: str | None) -> Story:
+    """A turn whose second answer, and a repetition of it, ends in another way."""
+    return answered(None, answer, answer, steps=[["look"]], error_types=error_types)
+
+
+def with_calls(text: str, calls: Iterable[tuple[str, object]]) -> Answer:
+    return Answer(text=text, calls=[Call(f"c{index}", name, args) for index, (name, args) in enumerate(calls)])
 
 
 def from_vendor(flavour: str) -> Story:
@@ -177,45 +183,15 @@ async def many_calls(run: RowSession) -> None:
     await takes_two_turns(run)
 
 
-async def broken_arguments(run: RowSession) -> None:
-    def override(body: Body, number: int) -> Answer | None:
-        arguments = ['{"at": "left', "[1]", "", "not json"]
-        calls = [Call(f"c{index}", "look", value) for index, value in enumerate(arguments)]
-        return Answer(text="I look.", calls=calls) if number == 0 else None
-
-    run.line.override = override
-    await run.turn("p1")
-    run.line.override = None
-    await takes_two_turns(run)
-
-
-async def unknown_tools(run: RowSession) -> None:
-    def override(body: Body, number: int) -> Answer | None:
-        names = ["nothing", "a b/c", "x" * 90, "ü"]
-        calls = [Call(f"c{index}", name, {}) for index, name in enumerate(names)]
-        return Answer(text=" ", calls=calls) if number == 0 else None
-
-    run.line.override = override
-    await run.turn("p1")
-    run.line.override = None
-    await takes_two_turns(run)
-
-
-async def blank_texts(run: RowSession) -> None:
-    def override(body: Body, number: int) -> Answer | None:
-        return Answer(text="\n\n", think="  ", calls=[Call(f"c{number}", "look", {})]) if number < 2 else None
-
-    run.line.override = override
-    await run.turn("p1")
-    run.line.override = None
-    await takes_two_turns(run)
-
+broken_arguments = answered(with_calls("I look.", (("look", args) for args in ('{"at": "left', "[1]", "", "not json"))))
+unknown_tools = answered(with_calls(" ", ((name, {}) for name in ("nothing", "a b/c", "x" * 90, "ü"))))
+blank_texts = answered(*(Answer(text="\n\n", think="  ", calls=[Call(f"c{n}", "look", {})]) for n in range(2)))
 
 SMALL = {"max_messages": 10, "preserve_first_n": 1, "preserve_last_n": 4, "evict_block": 4}
 
 STORIES: dict[str, tuple[Story, dict[str, object]]] = {
     "stopped behind tools": (stopped_behind_tools, {}),
-    "stopped before a word": (stopped_before_a_word, {}),
+    "stopped before a word": (stopped(["look"], at=0), {}),
     "interrupted": (interrupted, {}),
     "steered": (steered, {}),
     "failed behind tools": (failed_behind_tools, {}),
@@ -225,10 +201,7 @@ STORIES: dict[str, tuple[Story, dict[str, object]]] = {
     "cut by its length": (ended_by(Answer(text="It is", stop="max_tokens"), "too_large"), {}),
     "empty twice": (ended_by(Answer(), "provider_error"), {}),
     "only thinking": (ended_by(Answer(think="It is noon."), None, "provider_error"), {}),
-    "from anthropic": (from_vendor("anthropic"), {}),
-    "from openai": (from_vendor("openai"), {}),
-    "from gemini": (from_vendor("gemini"), {}),
-    "from deepseek": (from_vendor("deepseek"), {}),
+    **{f"from {name}": (from_vendor(name), {}) for name in ("anthropic", "openai", "gemini", "deepseek")},
     "switched in a turn": (switched_in_a_turn, {}),
     "many steps, small window": (many_steps_in_a_small_window, {"history": SMALL}),
     "many turns, small window": (many_turns_in_a_small_window, {"history": SMALL}),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tests.faults.matrix.playing import IMAGE, PAPER, Row, RowSession, is_answered, left_out_of
+from tests.faults.matrix.playing import IMAGE, PAPER, Row, RowSession, is_answered, omissions
 from tests.vendors.flavours.flavours import FLAVOURS
 from tests.vendors.flavours.fleet import Refuse, tools_in
 from tests.vendors.flavours.rules import Body, Issued, Violation
@@ -261,7 +261,7 @@ def _row(part: Part, flavour: str, words: str, *, is_new: bool) -> Row:
         assert run.line.refused, "the row meets no fault"
         hits = [one for one in run.line.refused if one.violation and one.violation.rule.startswith("row: ")]
         if hits and (is_new or words not in UNNAMED):  # without a word the length may be guessed
-            text = left_out_of(run.turns)
+            text = omissions(run.turns)
             assert re.search(part.shows, text), f"{part.shows} is not in: {text}"
 
     return Row(f"{part.name}: {words[:60]!r}{' from the start' if is_new else ''}", flavour, play, lessons=part.lessons)

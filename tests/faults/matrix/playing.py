@@ -102,7 +102,7 @@ def is_answered(turn: ConversationMessage) -> bool:
     return turn.agent_message == f"Answer {turn.id}."
 
 
-def left_out_of(turns: Iterable[ConversationMessage]) -> str:
+def omissions(turns: Iterable[ConversationMessage]) -> str:
     return "; ".join(step.left_out for turn in turns for step in turn.steps if step.kind == "model" and step.left_out)
 
 
@@ -112,7 +112,7 @@ Play = Callable[[RowSession], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Row:
-    """A session that meets one fault. `tools` are those of all sessions that are played with it."""
+    """A session that meets one fault. `tools` are the tools of all sessions of the environment."""
 
     id: str
     flavour: str
@@ -126,7 +126,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a row. `refused` counts refused requests, `unlearned` those that were refused again."""
+    """The outcome of a row. `refused` counts rejected requests, `unlearned` the ones rejected again."""
 
     row: str
     flavour: str

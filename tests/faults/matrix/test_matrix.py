@@ -17,7 +17,7 @@ from tests.faults.matrix.playing import Outcome, Row, played
 from tests.faults.matrix.rows import all_rows, batches, sample
 
 IS_WHOLE = bool(os.environ.get("MATRIX"))
-"""Whether all rows are played."""
+"""True if all rows are run."""
 
 BATCHES = batches(all_rows() if IS_WHOLE else sample())
 SEEDS = range(1, 13) if IS_WHOLE else range(1, 2)
@@ -33,7 +33,7 @@ def check(outcomes: Sequence[Outcome], record_property: Record) -> None:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("batch", BATCHES, ids=[f"{number}: {rows[0].id}" for number, rows in enumerate(BATCHES)])
-async def test_agt_9_a_session_answers_within_two_turns_of_any_fault(
+async def test_agt_9_a_session_recovers_within_two_turns_from_any_fault(
     temporal: Client, batch: list[Row], record_property: Record
 ) -> None:
     check(await played(temporal, batch), record_property)
@@ -41,7 +41,7 @@ async def test_agt_9_a_session_answers_within_two_turns_of_any_fault(
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_agt_3_a_long_session_of_all_vendors_sends_legal_requests(
+async def test_agt_3_a_long_session_with_all_vendors_sends_valid_requests(
     temporal: Client, seed: int, record_property: Record
 ) -> None:
     check([await long_session(temporal, seed=seed, turns=TURNS)], record_property)

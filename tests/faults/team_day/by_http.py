@@ -1,4 +1,4 @@
-"""What a person does by HTTP: the work of the role, and what the role and the tenant forbid."""
+"""A person's requests by HTTP: the work of the role, and requests that role and tenant forbid."""
 
 import asyncio
 import random
@@ -76,7 +76,7 @@ FORBIDDEN = {
     "approver": (Attempt("DELETE", "/workflow/{id}"), Attempt("GET", "/audit")),
     "admin": (),
 }
-"""What people with each role may not do in their own tenant."""
+"""Requests that each role must not make in its own tenant."""
 
 
 @dataclass
@@ -142,7 +142,7 @@ class HttpPerson:
         return None if response.status_code in RESTARTING else response
 
     async def _change(self, action: str, session: str, method: str, path: str, body: Json | None = None) -> bool:
-        """Ask for a change that the role allows; return whether it was accepted."""
+        """Request a change that the role allows; return whether it was accepted."""
         key = self.person.key
         response = await self._send(method, path, body)
         self.evidence.count("http", action, response.status_code if response else "no response")
@@ -260,7 +260,7 @@ def _summary_of(response: httpx.Response) -> str:
 
 
 async def pause(seconds: float, *, over: asyncio.Event | None = None) -> None:
-    """Let `seconds` of the day pass, fewer if it is over."""
+    """Wait for `seconds` of the day, or until it is over."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await (over or asyncio.Event()).wait()

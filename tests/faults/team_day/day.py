@@ -127,7 +127,7 @@ class Day:
         await pause(distance)
 
     async def _play(self, event: Event, chance: random.Random) -> str:
-        """Let an event happen; return it as a sentence."""
+        """Run an event; return it as a sentence."""
         tenant = chance.choice(list(self.tenants))
         match event:
             case "new key":
@@ -140,7 +140,7 @@ class Day:
                 return f"the {service} was {how} and started again"
 
     async def _rotate_a_key(self, person: Person) -> str:
-        """Give somebody a new key and revoke the old one, with our commands."""
+        """Rotate a person's key with our commands."""
         options = ["--role", person.role, "--user", person.name]
         options += ["--tenant", person.tenant] if person.tenant else []
         new = await self._key_command("create", *options)

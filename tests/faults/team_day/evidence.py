@@ -1,4 +1,4 @@
-"""What happened during the day: accepted changes, and everything that must not happen."""
+"""The record of the day: accepted changes, and everything that must not happen."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -75,12 +75,14 @@ async def test_api_1_all_text_of_a_message_is_its_prompt_and_the_past_is_not_rea
     assert chunks_in((await http.post("/api/chat", json=body)).text)[3]["delta"] == "echo: one\n\ntwo"
 
 
-async def test_api_1_what_clients_send_empty_is_taken(http: AsyncClient, env: Environment) -> None:
+async def test_api_1_empty_fields_that_clients_send_are_accepted(http: AsyncClient, env: Environment) -> None:
     empty = {"system": None, "tools": {}, "config": {}, "callSettings": None, "metadata": None, "messageId": None}
     assert (await http.post("/api/chat", json=posted(user(), **empty))).status_code == 200
 
 
-async def test_api_4_a_long_history_is_taken_and_one_over_the_limit_is_not(http: AsyncClient, env: Environment) -> None:
+async def test_api_4_a_long_history_is_accepted_and_one_over_the_limit_rejected(
+    http: AsyncClient, env: Environment
+) -> None:
     body = posted(user("x" * MAX_BODY_BYTES), user())
     assert (await http.post("/api/chat", json=body)).status_code == 200
     large = await http.post("/api/chat", json=posted(user("x" * MAX_HISTORY_BYTES), user()))
@@ -184,7 +186,7 @@ def decided(**approval: Any) -> dict[str, Any]:
         (posted(answered(decided()), trigger="regenerate-message"), "messages[0].role"),
     ],
 )
-async def test_api_2_what_is_not_taken_is_named_and_starts_nothing(
+async def test_api_2_an_invalid_request_names_the_field_and_starts_nothing(
     http: AsyncClient, body: dict[str, Any], field: str
 ) -> None:
     answer = await http.post("/api/chat", json=body)
@@ -202,7 +204,7 @@ async def test_api_2_what_is_not_taken_is_named_and_starts_nothing(
         ({"message": answered(*[0] * 1_000_000)}, "message.assistant.parts"),  # type: ignore[list-item]
     ],
 )
-def test_api_4_more_than_anybody_says_is_refused_without_looking_at_it(body: dict[str, Any], field: str) -> None:
+def test_api_4_an_oversized_message_is_rejected_with_one_error(body: dict[str, Any], field: str) -> None:
     with pytest.raises(ValidationError) as refused:
         PostChat.model_validate({"id": "s1", **body})
     # One error, not one for each item: those take minutes to be told.
@@ -287,7 +289,7 @@ async def test_agt_8_a_decision_behind_a_newer_message_may_conflict(url: str, en
 @pytest.mark.parametrize(
     "old", [None, 7, {"role": "assistant", "parts": [{"state": "approval-responded"}]}, answered(decided(id="policy"))]
 )
-def test_api_1_old_messages_that_are_wrong_are_not_in_the_way(old: Any) -> None:
+def test_api_1_invalid_old_messages_are_ignored(old: Any) -> None:
     body = PostChat.model_validate(posted(old, user()))
     assert list(body.decided_before.known_decisions() if body.decided_before else ()) == []
 
@@ -326,7 +328,7 @@ async def test_api_2_only_the_newest_message_is_answered_again(http: AsyncClient
     assert (nowhere.status_code, problem_of(nowhere)) == (404, "unknown-session")
 
 
-async def test_api_1_to_ask_again_twice_is_once(url: str, env: Environment) -> None:
+async def test_api_1_regenerating_twice_starts_one_turn(url: str, env: Environment) -> None:
     env.vendor.script = [ModelError("auth", "no key")]
     body = posted(user())
     async with AsyncClient(base_url=url, timeout=BOUND) as client:
@@ -360,7 +362,7 @@ async def test_api_2_without_temporal_nothing_is_accepted(http_nowhere: AsyncCli
         assert (answer.status_code, problem_of(answer)) == (503, "temporal-unreachable")
 
 
-async def test_api_2_a_message_is_accepted_without_a_worker_and_answered_in_the_same_stream(
+async def test_api_2_without_a_worker_a_message_is_accepted_and_answered_later(
     temporal: Client, tmp_path: Path
 ) -> None:
     queue = f"q-{uuid4()}"
@@ -383,7 +385,7 @@ async def test_api_2_a_message_is_accepted_without_a_worker_and_answered_in_the_
     assert chunks[3]["delta"] == "echo: hello"
 
 
-async def test_api_2_a_version_that_there_is_not_is_refused_before_anything_is_sent(
+async def test_api_2_an_unknown_version_is_rejected_before_anything_is_sent(
     http: AsyncClient, env: Environment
 ) -> None:
     body = posted(user())
@@ -392,7 +394,7 @@ async def test_api_2_a_version_that_there_is_not_is_refused_before_anything_is_s
     assert (await http.get(f"/workflow/{body['id']}")).status_code == 404
 
 
-async def test_api_2_a_session_that_can_t_be_read_in_mid_stream_is_no_silence() -> None:
+async def test_api_2_a_session_that_becomes_unreadable_is_an_error_in_the_stream() -> None:
     stream = TurnStream(None, "s", TurnChunks("s", "m1"))  # type: ignore[arg-type]
     away = ProblemEvent(problem("no-worker", session_id="s").problem)
     (notice,) = await stream._on_event(away)
@@ -400,7 +402,7 @@ async def test_api_2_a_session_that_can_t_be_read_in_mid_stream_is_no_silence() 
     assert await stream._on_event(away) == []  # once, until there is news of the turn
 
 
-async def test_api_2_a_gateway_that_stops_says_that_the_turn_goes_on(temporal: Client, env: Environment) -> None:
+async def test_api_2_a_stopping_gateway_says_that_the_turn_continues(temporal: Client, env: Environment) -> None:
     env.vendor.gate.close()
     settings = Settings(task_queue=env.task_queue, state_dir=env.settings.state_dir, task_timeout=TASK_SECONDS)
     body = posted(user())
@@ -434,7 +436,7 @@ async def test_api_2_a_stream_that_begins_as_the_gateway_stops_says_so_too(
     env.vendor.gate.open()
 
 
-async def test_api_1_an_archived_turn_is_told_whole_to_who_sends_its_message_again(
+async def test_api_1_sending_the_message_of_an_archived_turn_again_streams_all_of_it(
     http: AsyncClient, env: Environment
 ) -> None:
     body = posted(user())

@@ -265,7 +265,7 @@ def interleaved(draw: st.DrawFn) -> tuple[Story, list[Any]]:
 
 
 @given(interleaved())
-def test_api_1_whatever_the_order_of_news_a_client_ends_with_exactly_what_the_session_holds(
+def test_api_1_in_any_order_of_events_the_client_ends_with_the_sessions_message(
     story_and_news: tuple[Story, list[Any]],
 ) -> None:
     story, news = story_and_news
@@ -279,7 +279,7 @@ def test_api_1_whatever_the_order_of_news_a_client_ends_with_exactly_what_the_se
 
 
 @given(interleaved())
-def test_api_1_nothing_is_told_after_the_end(story_and_news: tuple[Story, list[Any]]) -> None:
+def test_api_1_no_chunks_follow_the_end(story_and_news: tuple[Story, list[Any]]) -> None:
     story, news = story_and_news
     chunks, _ = read_all(story, news)
     assert [chunks.on_turn(story.turn), *(chunks.on_partial(late) for late in growths(story.snapshots))] == [
@@ -288,7 +288,7 @@ def test_api_1_nothing_is_told_after_the_end(story_and_news: tuple[Story, list[A
 
 
 @given(stories(), st.data())
-def test_agt_8_wherever_people_were_asked_the_next_stream_goes_on_from_what_the_client_holds(
+def test_agt_8_after_an_approval_the_next_stream_continues_the_clients_message(
     story: Story, data: st.DataObject
 ) -> None:
     message = None
@@ -319,7 +319,7 @@ def _mark_decided(message: dict[str, Any], turn: ConversationMessage, draw: Any)
 # ---- single stories
 
 
-def test_agt_5_text_is_told_as_it_is_written_and_the_durable_step_adds_only_the_rest() -> None:
+def test_agt_5_text_is_streamed_and_the_durable_step_adds_only_the_rest() -> None:
     story = Story()
     story.write([("think", "Hm."), ("respond", "Hello")], pieces=1)
     chunks = TurnChunks("s1", TURN)
@@ -338,7 +338,7 @@ def test_agt_5_text_is_told_as_it_is_written_and_the_durable_step_adds_only_the_
     assert types(chunks.on_turn(story.turn)) == ["finish-step", "finish"]
 
 
-def test_agt_5_a_retried_attempt_takes_back_what_the_one_before_had_shown() -> None:
+def test_agt_5_a_retry_retracts_the_text_of_the_attempt_before() -> None:
     story = Story()
     story.write([("respond", "Once upon")], pieces=1)
     story.write([("respond", "There was")], attempt=2, pieces=1)
@@ -349,7 +349,7 @@ def test_agt_5_a_retried_attempt_takes_back_what_the_one_before_had_shown() -> N
     assert types(second) == ["reset-step", "text-start", "text-delta"]
 
 
-def test_agt_5_an_attempt_that_begins_with_the_same_words_takes_nothing_back() -> None:
+def test_agt_5_a_retry_that_begins_with_the_same_words_retracts_nothing() -> None:
     story = Story()
     story.write([("respond", "Once upon")], pieces=1)
     story.write([("respond", "Once upon a time")], attempt=2, pieces=1)
@@ -359,7 +359,7 @@ def test_agt_5_an_attempt_that_begins_with_the_same_words_takes_nothing_back() -
     assert second == [{"type": "text-delta", "id": "text-1", "delta": " a time"}]
 
 
-def test_agt_5_a_text_whose_beginning_is_not_known_is_shown_as_such_and_then_told_whole() -> None:
+def test_agt_5_a_text_without_its_beginning_is_marked_and_then_sent_in_full() -> None:
     story = Story()
     whole = "It was a dark and stormy night."
     tail = [PartialPart(kind="respond", text=whole[-6:], omitted=len(whole) - 6)]
@@ -372,7 +372,7 @@ def test_agt_5_a_text_whose_beginning_is_not_known_is_shown_as_such_and_then_tol
     assert steps_in(reader) == [[("text", whole)]]
 
 
-def test_agt_8_a_message_ends_where_only_people_can_go_on_and_the_next_stream_continues_it() -> None:
+def test_agt_8_a_message_ends_at_an_approval_and_the_next_stream_continues_it() -> None:
     story = Story()
     look, pay, mail = story.answer([("respond", "Let me."), ("call", "look"), ("call", "pay"), ("call", "mail")])
     story.ask([pay, mail])
@@ -400,7 +400,7 @@ def test_agt_8_a_message_ends_where_only_people_can_go_on_and_the_next_stream_co
     assert steps_in(after) == expected(story.turn)
 
 
-def test_agt_8_what_the_tool_policy_denies_is_shown_as_decided_by_itself() -> None:
+def test_agt_8_a_call_denied_by_the_tool_policy_is_shown_as_denied() -> None:
     story = Story()
     (pay,) = story.answer([("call", "pay")])
     story.result(pay, "denied")
@@ -409,7 +409,7 @@ def test_agt_8_what_the_tool_policy_denies_is_shown_as_decided_by_itself() -> No
     assert steps_in(reader) == [[("dynamic-tool", "1.1.0", "pay", {"n": 0}, "output-denied")]]
 
 
-def test_ses_7_a_message_that_joins_the_turn_stands_before_the_step_that_takes_it_up() -> None:
+def test_ses_7_a_steering_message_comes_before_the_step_that_reads_it() -> None:
     story = Story()
     (look,) = story.answer([("call", "look")])
     story.result(look)
@@ -436,7 +436,7 @@ def test_api_1_a_turn_without_an_answer_ends_with_its_reason(error_type: str, en
     assert "So it ended." in (last[2].get("reason"), last[2].get("errorText"))
 
 
-def test_ses_9_what_was_written_of_an_interrupted_answer_is_settled_and_nothing_of_it_is_taken_back() -> None:
+def test_ses_9_the_partial_text_of_an_interrupted_answer_is_final() -> None:
     story = Story()
     story.write([("think", "Hm."), ("respond", "Once upon"), ("call", "pay")], pieces=1)
     model_response = response([("think", "Hm."), ("respond", "Once upon a"), ("call", "pay")])
@@ -454,7 +454,7 @@ def test_ses_9_what_was_written_of_an_interrupted_answer_is_settled_and_nothing_
     assert ("text", "Once upon a") in [part[:2] for part in steps_in(reader)[0]]
 
 
-def test_api_1_the_end_says_what_the_turn_took() -> None:
+def test_api_1_the_end_reports_the_usage_of_the_turn() -> None:
     story = Story()
     answer = response([("respond", "Hi.")])
     usage = Usage(input_tokens=7, output_tokens=2, cached_tokens=4, cost=0.01)
@@ -478,7 +478,7 @@ def test_api_1_the_end_says_what_the_turn_took() -> None:
     }
 
 
-def test_ses_15_what_is_kept_by_reference_says_where_it_is() -> None:
+def test_ses_15_a_value_by_reference_has_its_url() -> None:
     story = Story()
     (look,) = story.answer([("call", "look")])
     ref = BlobRef(hash="0" * 64, chars=9_000, bytes=9_000)

@@ -50,7 +50,7 @@ async def rich(shared_env: Environment) -> DrivenSession:
     return await rich_session(shared_env)
 
 
-async def test_ses_18_an_export_is_imported_on_another_stack_and_the_conversation_goes_on(
+async def test_ses_18_an_export_is_imported_on_another_stack_and_continues_there(
     temporal: Client, shared_env: Environment, shared_http: AsyncClient, rich: DrivenSession
 ) -> None:
     document = await exported(shared_http, rich.handle.id)
@@ -145,7 +145,7 @@ async def test_ses_18_a_session_of_2000_turns_is_imported_exported_and_forked_at
     assert await event_ids(session) == before
 
 
-async def test_ses_18_a_session_that_temporal_has_forgotten_is_exported_and_forked(
+async def test_ses_18_a_session_past_temporals_retention_is_exported_and_forked(
     shared_env: Environment, shared_http: AsyncClient
 ) -> None:
     session = await rich_session(shared_env, turns=6)
@@ -212,7 +212,7 @@ async def writes_fail(patch: pytest.MonkeyPatch, *, times: int = 10_000) -> Asyn
         yield has_failed
 
 
-async def test_ses_18_until_it_is_done_a_copy_is_not_there_and_its_id_is_taken(
+async def test_ses_18_an_unfinished_copy_is_a_404_and_its_id_is_reserved(
     shared_env: Environment, shared_http: AsyncClient, rich: DrivenSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     document, new_id, http = await exported(shared_http, rich.handle.id), f"copy-{uuid4()}", shared_http
@@ -292,7 +292,7 @@ async def test_api_1_waiting_for_a_prompt_to_a_copy_ends_with_202(
     assert (waiting.status_code, waiting.json()["agent_message"]) == (200, "echo: hello")
 
 
-async def test_api_2_a_bug_in_a_copy_tells_no_internals(
+async def test_api_2_a_bug_in_a_copy_reveals_no_internals(
     env: Environment, http: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     document, has_failed = json.loads((EXPORTS / "v1.json").read_text()), asyncio.Event()
@@ -418,7 +418,7 @@ async def test_api_4_an_import_may_not_have_more_values_than_memory_allows(
     assert (answer.status_code, answer.json()["detail"]) == (422, "body: may have 1,048,576 JSON values.")
 
 
-async def test_ses_18_imports_wait_for_no_upload_and_not_for_long_for_each_other(
+async def test_ses_18_imports_do_not_wait_for_uploads_or_long_for_each_other(
     http: AsyncClient, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     document = json.loads((EXPORTS / "v1.json").read_text())
@@ -452,7 +452,7 @@ async def test_ses_18_imports_wait_for_no_upload_and_not_for_long_for_each_other
             assert [(await upload).status_code for upload in uploads] == [202] * MAX_IMPORTS
 
 
-async def test_ses_18_a_fork_whose_original_is_deleted_meanwhile_fails_and_leaves_nothing(
+async def test_ses_18_a_fork_whose_original_is_deleted_fails_and_leaves_nothing(
     env: Environment, http: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = await env.start()
@@ -501,7 +501,7 @@ async def test_ses_18_an_export_of_an_earlier_release_is_imported(http: AsyncCli
         assert (await session.idle(turns=len(turns) + 1))[-1].agent_message == "echo: go on"
 
 
-async def test_ses_18_a_damaged_document_imports_nothing_and_the_answer_says_what_is_wrong(
+async def test_ses_18_a_damaged_document_imports_nothing_and_names_the_error(
     http: AsyncClient, env: Environment
 ) -> None:
     session = await env.start()

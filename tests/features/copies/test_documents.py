@@ -62,7 +62,7 @@ def test_ses_18_the_recorded_export_is_read() -> None:
     assert complaint_about(RECORDED) is None
 
 
-def test_ses_18_the_published_schema_is_that_of_the_code() -> None:
+def test_ses_18_the_published_schema_matches_the_code() -> None:
     published = (ROOT / "docs/export.schema.json").read_text()
     assert published == schema_text(), "run: python docs/export_schema.py"
 
@@ -102,7 +102,7 @@ PLAIN = max(index for index, ref in enumerate(ENTRIES) if "messages" not in ref)
 
 DAMAGES: list[tuple[Damage, str, str]] = [
     (other("format", "other.session"), "format", "turnkeeper.session"),
-    (other("version", 2), "version", "later release"),
+    (other("version", 2), "version", "later version"),
     (other("version", "1"), "version", ""),
     (other("surprise", 1), "surprise", "unknown"),
     (other("session.configuration.limits", {"max_steps": 0}), "session.configuration.limits.max_steps", "at least 1"),
@@ -171,7 +171,7 @@ DAMAGES: list[tuple[Damage, str, str]] = [
 
 
 @pytest.mark.parametrize(("damage", "field", "words"), DAMAGES, ids=[field for _, field, _ in DAMAGES])
-def test_ses_18_a_damaged_document_is_refused_with_what_is_wrong(damage: Damage, field: str, words: str) -> None:
+def test_ses_18_a_damaged_document_is_rejected_with_the_reason(damage: Damage, field: str, words: str) -> None:
     document = deepcopy(RECORDED)
     damage(document)
     error = complaint_about(document)
@@ -182,11 +182,11 @@ def test_ses_18_a_damaged_document_is_refused_with_what_is_wrong(damage: Damage,
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"null", b"{", b'{"format": 1}', json.dumps(RECORDED).encode()[:-9]])
-def test_ses_18_what_is_no_document_is_refused(body: bytes) -> None:
+def test_ses_18_input_that_is_not_a_document_is_rejected(body: bytes) -> None:
     assert complaint_about(body) is not None
 
 
-def test_ses_18_a_document_with_many_wrong_entries_is_refused_at_once() -> None:
+def test_ses_18_a_document_with_many_invalid_entries_is_rejected_at_once() -> None:
     """Validation would report each of them: a small body would take gigabytes and stop the gateway."""
     many = {f"a{number:06}": 0 for number in range(100_000)}
     wrong: list[tuple[str, object]] = [
@@ -220,7 +220,7 @@ def test_api_4_the_values_of_a_document_are_counted_without_making_them(
 
 
 @pytest.mark.parametrize("dense", [b"[]", b"{}", b"0", b'""', b"[[]]", b'{"a":[]}'])
-def test_api_4_a_document_of_many_small_values_is_refused_before_it_takes_memory(dense: bytes) -> None:
+def test_api_4_a_document_of_many_small_values_is_rejected_before_it_uses_memory(dense: bytes) -> None:
     """They take up to 40 times their size."""
     body = b'{"turns":[' + b",".join([dense] * 200_000) + b"]}"
     tracemalloc.start()
@@ -232,7 +232,7 @@ def test_api_4_a_document_of_many_small_values_is_refused_before_it_takes_memory
         tracemalloc.stop()
 
 
-def test_ses_18_an_imported_attachment_of_another_type_than_it_says_gets_its_own() -> None:
+def test_ses_18_an_imported_attachment_gets_the_type_of_its_content() -> None:
     """A session may have one, and a vendor would refuse every later request of the copy."""
     raw, content = deepcopy(RECORDED), b"no picture"
     name = sha256(content).hexdigest()
@@ -246,7 +246,7 @@ def test_ses_18_an_imported_attachment_of_another_type_than_it_says_gets_its_own
     assert types == [("image", "image/png"), ("file", "application/octet-stream")]
 
 
-def test_ses_18_a_fork_of_turns_that_the_window_preserves_has_no_summary_of_later_ones() -> None:
+def test_ses_18_a_fork_of_preserved_turns_has_no_summary_of_later_ones() -> None:
     summary = Summary(text="B, then C.", turns=[(2, 3)])
     entries = [ViewRef(turn="p1", number=1), ViewRef(turn="p4", number=4)]
     context = ContextState(view=ViewState(entries=entries, summary=summary))
@@ -272,7 +272,7 @@ TRICKS = [
 ]
 
 
-def test_ses_18_a_copy_s_model_sees_the_newest_of_two_turns_with_the_same_id() -> None:
+def test_ses_18_the_model_of_a_copy_sees_the_newest_of_two_turns_with_one_id() -> None:
     config = SessionInput(history=ConversationHistoryConfig(max_messages=0))
     copied = CopiedTurns(config.history, config.limits.model_copy(update={"archive_above_bytes": 2}))
     ids = ["again", "b", "again", "c"]
@@ -284,7 +284,7 @@ def test_ses_18_a_copy_s_model_sees_the_newest_of_two_turns_with_the_same_id() -
 
 
 @pytest.mark.parametrize("text", TRICKS)
-def test_ses_18_markdown_has_no_html_of_a_text(text: str) -> None:
+def test_ses_18_the_markdown_export_escapes_html_in_texts(text: str) -> None:
     now = datetime(2026, 11, 23, tzinfo=UTC)
     turn = ConversationMessage(id="p1", user_message=text, user_timestamp=now, timestamp=now, revision=1)
     assert "<img" not in MarkdownIt("commonmark").render(markdown_turn(1, turn))

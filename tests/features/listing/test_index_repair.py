@@ -27,7 +27,7 @@ def sealed(token: bytes) -> str:
 
 
 @pytest.mark.parametrize("cursor", junk_cursors(), ids=lambda cursor: cursor[:12] or "empty")
-async def test_api_2_a_made_up_cursor_is_refused(http_nowhere: AsyncClient, cursor: str) -> None:
+async def test_api_2_an_invented_cursor_is_rejected(http_nowhere: AsyncClient, cursor: str) -> None:
     answer = await http_nowhere.get("/workflow", params={"cursor": cursor})
     assert answer.status_code == 422
     assert [error["field"] for error in answer.json()["errors"]] == ["cursor"]
@@ -53,7 +53,7 @@ async def test_api_2_a_made_up_cursor_is_refused(http_nowhere: AsyncClient, curs
     ],
     ids=lambda token: repr(token[:12]),
 )
-async def test_api_2_a_cursor_of_the_index_with_the_right_checksum_and_nonsense_in_it_is_refused(
+async def test_api_2_a_cursor_with_a_valid_checksum_and_invalid_content_is_rejected(
     http_nowhere: AsyncClient, path: str, token: bytes
 ) -> None:
     answer = await http_nowhere.get(path, params={"cursor": sealed(token)})
@@ -61,7 +61,7 @@ async def test_api_2_a_cursor_of_the_index_with_the_right_checksum_and_nonsense_
     assert [error["field"] for error in answer.json()["errors"]] == ["cursor"]
 
 
-async def test_api_1_a_list_goes_on_from_its_own_cursor(http: AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_api_1_a_list_continues_from_its_own_cursor(http: AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("turnkeeper.features.listing.lists.PAGE", 2)
     user = f"u-{uuid4().hex[:12]}"
     started = [(await http.post("/workflow", json={"user": user})).json()["workflow_id"] for _ in range(5)]
@@ -117,7 +117,7 @@ HOSTILE = [
 ]
 
 
-async def test_api_4_a_user_with_an_apostrophe_is_listed_and_nobody_else_is(
+async def test_api_4_filtering_by_a_user_with_an_apostrophe_returns_only_that_user(
     http: AsyncClient, env: Environment
 ) -> None:
     mark = uuid4().hex[:8]

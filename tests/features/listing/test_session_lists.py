@@ -54,7 +54,7 @@ async def until_listed(http: AsyncClient, *, preview: str | None = None, **param
     return await until(first)
 
 
-async def test_api_1_a_session_is_listed_at_once_and_each_turn_brings_preview_and_activity(
+async def test_api_1_a_session_is_listed_at_once_and_each_turn_updates_its_preview(
     http: AsyncClient, env: Environment
 ) -> None:
     user = f"u-{uuid4().hex[:12]}"
@@ -75,7 +75,7 @@ async def test_api_1_a_session_is_listed_at_once_and_each_turn_brings_preview_an
     assert await listed(http, q="the first question", user=user) == []
 
 
-async def test_api_1_a_session_that_has_ended_is_listed_as_such_with_and_without_turns(
+async def test_api_1_an_ended_session_is_listed_as_ended_with_and_without_turns(
     http: AsyncClient, env: Environment
 ) -> None:
     user = f"u-{uuid4().hex[:12]}"
@@ -97,7 +97,7 @@ async def test_api_1_a_session_that_has_ended_is_listed_as_such_with_and_without
     assert await listed(http, user=user, status="open") == []
 
 
-async def test_api_1_what_waits_for_an_approval_is_listed_as_that(http: AsyncClient, env: Environment) -> None:
+async def test_api_1_a_session_that_awaits_approval_is_listed_as_such(http: AsyncClient, env: Environment) -> None:
     user = f"u-{uuid4().hex[:12]}"
     await env.start(SessionInput(user=user))
     session = await env.start(SessionInput(user=user, tool_policy={"pay": "ask"}))
@@ -116,7 +116,7 @@ async def test_api_1_what_waits_for_an_approval_is_listed_as_that(http: AsyncCli
     await until(none_waits)
 
 
-async def test_api_1_a_termination_that_nobody_has_written_down_is_listed(http: AsyncClient, env: Environment) -> None:
+async def test_api_1_a_termination_that_was_not_recorded_is_listed(http: AsyncClient, env: Environment) -> None:
     user = f"u-{uuid4().hex[:12]}"
     session_id = (await http.post("/workflow", json={"user": user})).json()["workflow_id"]
     await env.client.get_workflow_handle(session_id).terminate()
@@ -200,7 +200,7 @@ async def index(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sessi
     await database.close()
 
 
-async def test_api_1_the_first_comparison_fills_an_empty_index_and_later_ones_go_on_from_it(
+async def test_api_1_the_first_comparison_fills_an_empty_index_and_later_ones_continue(
     env: Environment, temporal: Client, index: SessionIndex
 ) -> None:
     open_one, ended = await env.start(), await env.start()
@@ -266,7 +266,7 @@ class _Overloaded(OutboundInterceptor):
         return await super().describe_workflow(input)
 
 
-async def test_api_1_a_comparison_that_temporal_interrupts_is_repeated_and_no_ended_session_is_left_out(
+async def test_api_1_an_interrupted_comparison_is_repeated_and_misses_no_ended_session(
     env: Environment, temporal: Client, index: SessionIndex
 ) -> None:
     session = await env.start()
@@ -299,7 +299,7 @@ async def test_api_1_a_comparison_that_temporal_interrupts_is_repeated_and_no_en
     ],
     ids=["dict", "long", "encrypted"],
 )
-async def test_api_1_a_session_that_was_started_by_hand_with_any_memo_is_listed_like_others(
+async def test_api_1_a_session_started_by_hand_with_any_memo_is_listed(
     temporal: Client, index: SessionIndex, memo: dict[str, Any]
 ) -> None:
     user = f"u-{uuid4().hex[:12]}"
@@ -322,7 +322,7 @@ async def test_api_1_a_session_that_was_started_by_hand_with_any_memo_is_listed_
         await handle.terminate()
 
 
-async def test_api_1_comparisons_go_on_after_any_error(
+async def test_api_1_comparisons_continue_after_any_error(
     temporal: Client, index: SessionIndex, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     compare, fails = IndexRepair.compare, [True, False]

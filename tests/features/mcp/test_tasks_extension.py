@@ -51,9 +51,7 @@ async def awaiting(
     return created.task_id, task["inputRequests"]
 
 
-async def test_tsk_6_a_task_is_created_as_a_handle_and_completed_with_what_the_tool_would_have_answered(
-    client: McpClient, env: Environment
-):
+async def test_tsk_6_a_task_is_a_handle_and_completes_with_the_result_of_the_tool(client: McpClient, env: Environment):
     env.vendor.gate.close()
     env.vendor.script = [says("Forty-two.")]
     created = await client.create("create_task", description="Count.")
@@ -73,9 +71,7 @@ async def test_tsk_6_a_task_is_created_as_a_handle_and_completed_with_what_the_t
     assert answer["task_id"] not in created.task_id
 
 
-async def test_tsk_6_a_client_that_does_not_declare_the_extension_sees_no_handle_and_may_not_ask_for_one(
-    client: McpClient, url: str, env: Environment
-):
+async def test_tsk_6_a_client_without_the_extension_gets_no_handles(client: McpClient, url: str, env: Environment):
     created = await client.create("create_task", description="Count.")
     async with mcp_client(url) as other:
         assert (await other.answer("create_task", description="Count."))["task_id"]
@@ -113,7 +109,7 @@ async def test_tsk_6_an_unknown_handle_is_an_error(client: McpClient, env: Envir
             assert refused.value.code == INVALID_PARAMS, method
 
 
-async def test_tsk_6_a_handle_of_another_owner_is_an_unknown_one(
+async def test_tsk_6_a_handle_of_another_owner_is_unknown(
     client: McpClient, monkeypatch: pytest.MonkeyPatch, env: Environment
 ):
     created = await client.create("create_task", description="Count.")
@@ -145,7 +141,7 @@ UNFIT_ANSWERS: list[Any] = [
 ]
 
 
-async def test_agt_8_an_approval_is_an_elicitation_that_only_an_answer_that_fits_its_form_decides(
+async def test_agt_8_an_approval_is_an_elicitation_that_only_a_valid_answer_decides(
     client: McpClient, env: Environment
 ):
     task_id, requests = await awaiting(env, client)
@@ -173,7 +169,7 @@ async def test_agt_8_an_approval_is_an_elicitation_that_only_an_answer_that_fits
     assert [call.name for call in env.tools.calls] == ["send_mail"]
 
 
-async def test_agt_8_a_rejection_is_told_to_the_model_and_the_task_goes_on(client: McpClient, env: Environment):
+async def test_agt_8_a_rejection_reaches_the_model_and_the_task_continues(client: McpClient, env: Environment):
     task_id, requests = await awaiting(env, client, ("send_mail", {"to": "bob"}), ("send_mail", {"to": "eve"}))
     first, second = requests
     reject = {"action": "accept", "content": {"decision": "reject", "reason": "Not today."}}
@@ -197,7 +193,7 @@ async def test_agt_8_calls_are_decided_one_by_one_each_under_its_own_key(client:
     assert [call.args for call in env.tools.calls] == [{"to": "bob"}]
 
 
-async def test_api_4_a_decision_that_comes_after_another_person_s_is_a_refused_one_in_the_audit(
+async def test_api_4_a_second_persons_late_decision_is_audited_as_rejected(
     client: McpClient, env: Environment, url: str, http: Any, monkeypatch: pytest.MonkeyPatch
 ):
     task_id, requests = await awaiting(env, client)
@@ -220,7 +216,7 @@ async def test_api_4_a_decision_that_comes_after_another_person_s_is_a_refused_o
     assert env.tools.calls == []
 
 
-async def test_agt_8_an_approval_of_a_task_below_is_asked_for_at_the_task_above(client: McpClient, env: Environment):
+async def test_agt_8_an_approval_of_a_sub_task_is_requested_at_its_parent_task(client: McpClient, env: Environment):
     env.tools.specs = [ToolSpec(name="send_mail")]
     env.vendor.answer = mailing_sub_task
     created = await client.create("create_task", description="Tell bob.")
@@ -251,7 +247,7 @@ async def test_agt_8_a_decision_names_the_person_who_sends_it(temporal: Client, 
         assert (call["approval"]["decision"], call["approval"]["decided_by"]) == ("reject", "Ann")
 
 
-async def test_agt_8_a_client_that_can_not_ask_is_told_where_a_person_decides(
+async def test_agt_8_a_client_without_elicitation_sees_that_the_task_awaits_approval(
     url: str, env: Environment, client: McpClient
 ):
     task_id, _ = await awaiting(env, client)
@@ -270,7 +266,7 @@ async def test_tsk_6_a_failed_task_is_completed_with_an_error_as_its_result(clie
     assert task["result"]["structuredContent"]["status"] == "failed"
 
 
-async def test_tsk_6_cancelling_a_task_stops_it_and_twice_is_once(client: McpClient, env: Environment):
+async def test_tsk_6_cancelling_a_task_stops_it_and_may_be_repeated(client: McpClient, env: Environment):
     env.vendor.gate.close()
     created = await client.create("create_task", description="Count.")
     for _ in range(2):
@@ -279,7 +275,7 @@ async def test_tsk_6_cancelling_a_task_stops_it_and_twice_is_once(client: McpCli
     assert await client.request("tasks/cancel", created.task_id) == {"resultType": "complete"}
 
 
-async def test_tsk_6_a_handle_stays_completed_whatever_the_task_is_told_afterwards(client: McpClient, env: Environment):
+async def test_tsk_6_a_handle_stays_completed_after_further_messages_to_its_task(client: McpClient, env: Environment):
     env.vendor.script = [says("One.")]
     created = await client.create("create_task", description="Count.")
     before = await client.until(created.task_id, "completed")
@@ -303,7 +299,7 @@ async def test_tsk_6_a_task_that_no_worker_answers_for_is_working_and_can_be_can
         assert await client.request("tasks/cancel", created.task_id) == {"resultType": "complete"}
 
 
-async def test_tsk_6_without_its_store_a_client_is_given_the_task_itself(client: McpClient, env: Environment):
+async def test_tsk_6_without_the_store_of_handles_a_client_gets_the_task_itself(client: McpClient, env: Environment):
     env.vendor.script = [says("One.")]
     created = await client.create("create_task", description="Count.")
     file = broken(env)

@@ -75,9 +75,7 @@ async def test_tsk_6_a_task_is_created_and_waited_for(url: str, env: Environment
         assert task["title"] == "Counting"
 
 
-async def test_tsk_6_create_real_task_is_taken_with_the_call_of_the_original_design_and_not_listed(
-    url: str, env: Environment
-):
+async def test_tsk_6_create_real_task_is_an_unlisted_alias_of_the_original_design(url: str, env: Environment):
     env.vendor.script = [says("Done.")]
     async with mcp_client(url) as client:
         created = await client.answer(
@@ -106,7 +104,7 @@ async def test_tsk_6_the_same_idempotency_key_gives_the_same_task(url: str, env:
         assert first["task_id"] == again["task_id"]
 
 
-async def test_tsk_6_a_history_that_was_changed_is_told_beside_the_task(url: str, env: Environment):
+async def test_tsk_6_warnings_about_a_changed_history_come_with_the_task(url: str, env: Environment):
     async with mcp_client(url) as client:
         history = [
             {"role": "user", "content": "hello", "timestamp": "2025-10-29T10:00:00"},
@@ -147,9 +145,7 @@ async def test_tsk_6_unknown_tools_and_methods_are_json_rpc_errors(url: str):
 
 
 @pytest.mark.parametrize("mode", [STATELESS, HANDSHAKE])
-async def test_tsk_6_a_bug_is_an_error_that_tells_nothing_internal(
-    url: str, mode: str, monkeypatch: pytest.MonkeyPatch
-):
+async def test_tsk_6_a_bug_is_an_error_that_reveals_no_internals(url: str, mode: str, monkeypatch: pytest.MonkeyPatch):
     async def fails(*_: object) -> None:
         raise RuntimeError("/secret/path")
 
@@ -265,7 +261,7 @@ async def test_tsk_6_the_page_on_mcp_names_every_tool_and_its_example_runs(
     assert capsys.readouterr().out == "Two files.\n"
 
 
-async def test_tsk_6_the_gateways_own_check_of_hosts_and_origins_stands_before_it(url: str):
+async def test_tsk_6_the_gateways_host_and_origin_checks_apply_to_mcp(url: str):
     async with httpx2.AsyncClient() as client:
         for headers in ({"Host": "evil.example"}, {"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
             answer = await client.post(
@@ -293,13 +289,13 @@ async def test_tsk_6_a_body_over_the_gateways_limit_is_413(url: str, version: st
     assert answer.status_code == 413
 
 
-async def test_tsk_6_only_post_is_taken(http_nowhere: AsyncClient):
+async def test_tsk_6_only_post_is_accepted(http_nowhere: AsyncClient):
     for method in ("GET", "DELETE", "PUT", "OPTIONS"):
         answer = await http_nowhere.request(method, "/mcp", headers={"accept": "text/event-stream"})
         assert (answer.status_code, answer.headers["allow"]) == (204 if method == "OPTIONS" else 405, "OPTIONS, POST")
 
 
-async def test_api_4_what_the_tools_change_stands_in_the_audit(url: str, env: Environment):
+async def test_api_4_changes_by_mcp_tools_are_audited(url: str, env: Environment):
     async with mcp_client(url) as client, AsyncClient(base_url=url) as http:
         await client.answer("send_prompt", workflow_id="by-mcp", message="Hello.", id="m1", start=True)
         task = (await client.answer("create_task", description="Count."))["task_id"]

@@ -3,7 +3,7 @@
 from benchmarks.growth import PAGE, WINDOWS, render, sizes
 
 
-def test_ctx_4_the_page_on_growth_is_what_the_rules_give() -> None:
+def test_ctx_4_the_page_on_growth_is_up_to_date() -> None:
     assert PAGE.read_text() == render(), "make it again: python -m benchmarks.growth"
 
 

@@ -1,4 +1,4 @@
-"""What is sent after a vendor has said that the context is too long, or has refused a turn: CTX-7, CTX-8."""
+"""Requests after a context overflow or a rejected turn: CTX-7, CTX-8."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +20,7 @@ REFUSED_ANSWER = "[Failed: the provider refused to answer. Tools were called bef
 
 
 def look(target: Session, *results: str, state: ProviderState | None = None, blob: BlobRef | None = None) -> None:
-    """Let the running turn make a step of parallel calls with these results."""
+    """Add a step of parallel calls with these results to the running turn."""
     turn = target.turn_slot.running().message
     calls = [
         ToolCall(id=call_id(target.transcript.count, len(turn.steps) + 1, index), name="look", args={})
@@ -57,7 +57,7 @@ def end(target: Session) -> None:
     complete_turn(target, "ok", now=NOW)
 
 
-def test_ctx_7_what_is_sent_is_halved_by_its_size_and_not_by_its_messages() -> None:
+def test_ctx_7_a_context_overflow_halves_the_context_by_size_not_by_message_count() -> None:
     target = session()
     turns(target, 5, size=100)
     begin(target, "read the long file")
@@ -71,7 +71,7 @@ def test_ctx_7_what_is_sent_is_halved_by_its_size_and_not_by_its_messages() -> N
     assert not orphans(target.context.view.messages)
 
 
-def test_ctx_7_one_turn_with_large_results_leaves_a_memory_of_as_many_messages_as_fit() -> None:
+def test_ctx_7_after_a_turn_with_large_results_as_many_messages_as_fit_remain() -> None:
     target = session()
     begin(target, "read the three files")
     look(target, *["y" * 30_000] * 3)
@@ -87,7 +87,7 @@ def test_ctx_7_one_turn_with_large_results_leaves_a_memory_of_as_many_messages_a
     assert target.context.view.message_count > 30
 
 
-def test_ctx_7_results_of_the_newest_step_are_shortened_where_they_alone_are_too_long() -> None:
+def test_ctx_7_results_of_the_newest_step_are_shortened_if_they_alone_are_too_long() -> None:
     target = session()
     begin(target, "earlier")
     end(target)
@@ -113,7 +113,7 @@ def test_ctx_7_results_of_the_newest_step_are_shortened_where_they_alone_are_too
     assert carried.context.view.digest(carried.head) == target.context.view.digest(target.head)
 
 
-def test_ctx_7_a_result_that_is_kept_by_reference_is_sent_as_its_excerpt_once_it_was_too_long() -> None:
+def test_ctx_7_a_result_by_reference_is_sent_as_an_excerpt_after_an_overflow() -> None:
     target = session()
     begin(target, "read")
     look(target, "the excerpt", blob=BlobRef(hash="0" * 64, chars=60_000, bytes=60_000))
@@ -133,7 +133,7 @@ def test_ctx_7_an_overflow_opens_a_segment_without_the_state_of_earlier_steps() 
 
 
 @given(st.lists(st.integers(0, 3_000), min_size=1, max_size=40), st.integers(0, 3))
-def test_ctx_7_an_overflow_leaves_half_or_what_must_stay(sizes: list[int], first: int) -> None:
+def test_ctx_7_after_an_overflow_half_or_the_mandatory_messages_remain(sizes: list[int], first: int) -> None:
     target = session(history={"preserve_first_n": first, "max_messages": 0})
     for size in sizes[:-1]:
         turns(target, 1, size=size)
@@ -149,7 +149,7 @@ def test_ctx_7_an_overflow_leaves_half_or_what_must_stay(sizes: list[int], first
     assert target.context.view.chars <= allowed
 
 
-def test_ctx_7_the_limit_is_kept_by_evicting_a_third_at_once() -> None:
+def test_ctx_7_the_learned_limit_is_enforced_by_evicting_a_third_at_once() -> None:
     """Between two evictions the view only grows at its end, as it does under a cap of messages (CTX-4)."""
     target = session(history={"max_messages": 0})
     turns(target, 20)
@@ -172,7 +172,7 @@ def test_ctx_7_the_limit_is_kept_by_evicting_a_third_at_once() -> None:
     assert 3 < len(set(segments)) < 25
 
 
-def test_ctx_7_a_request_over_the_limit_that_is_answered_raises_it() -> None:
+def test_ctx_7_an_answered_request_over_the_limit_raises_it() -> None:
     target = session()
     begin(target, "x" * 4_000)
     overflow(target)
@@ -184,7 +184,7 @@ def test_ctx_7_a_request_over_the_limit_that_is_answered_raises_it() -> None:
     assert target.context.max_tokens(history, model=MODEL) == 1_234
 
 
-def test_ctx_7_the_limit_holds_for_the_model_and_the_window_that_it_was_learned_with() -> None:
+def test_ctx_7_the_limit_applies_to_the_model_and_window_it_was_learned_with() -> None:
     target = session()
     turns(target, 5)
     begin(target, "now")
@@ -219,7 +219,7 @@ def refused_turn(target: Session, text: str = "something bad") -> ConversationMe
     return turn
 
 
-def test_ctx_7_a_refused_turn_is_left_out_with_a_note_in_its_place() -> None:
+def test_ctx_7_a_rejected_turn_is_replaced_by_a_note() -> None:
     target = session()
     turns(target, 1)
     segment = target.context.view.segment
@@ -236,7 +236,7 @@ def test_ctx_7_a_refused_turn_is_left_out_with_a_note_in_its_place() -> None:
     assert refused.user_message == "something bad", "the transcript is never altered"
 
 
-def test_ctx_7_a_refused_turn_stays_left_out_in_later_runs_and_in_the_archive() -> None:
+def test_ctx_7_a_rejected_turn_stays_left_out_in_later_runs_and_in_the_archive() -> None:
     target = session()
     turns(target, 1)
     refused = refused_turn(target)
@@ -248,7 +248,7 @@ def test_ctx_7_a_refused_turn_stays_left_out_in_later_runs_and_in_the_archive() 
     assert context_of(carried).turns[1].seen == "refused"
 
 
-def test_ctx_7_a_refused_turn_is_in_no_summary() -> None:
+def test_ctx_7_a_rejected_turn_is_in_no_summary() -> None:
     target = session(history={"max_messages": 6, "preserve_last_n": 1, "evict_block": 4, "summarize_on_trim": True})
     begin(target, "something bad")
     for _ in range(4):
@@ -259,7 +259,7 @@ def test_ctx_7_a_refused_turn_is_in_no_summary() -> None:
     assert not target.context.evicted.entries
 
 
-def test_ctx_7_a_note_of_a_refused_turn_is_evicted_as_other_messages_are() -> None:
+def test_ctx_7_the_note_of_a_rejected_turn_is_evicted_like_other_messages() -> None:
     target = session(history={"max_messages": 6, "preserve_last_n": 1, "evict_block": 4})
     turns(target, 1)
     refused_turn(target)

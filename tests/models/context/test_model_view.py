@@ -59,7 +59,7 @@ def test_ctx_4_between_two_evictions_the_view_only_grows_at_its_end(steps: list[
             target.steer_turn(now=NOW)
 
 
-def test_ctx_4_sixty_tool_calls_with_thirty_messages_never_go_over_the_cap_by_more_than_a_step() -> None:
+def test_ctx_4_sixty_tool_calls_exceed_thirty_messages_by_at_most_one_step() -> None:
     target = session(history={"max_messages": 30, "preserve_last_n": 10})
     for number in range(5):
         send(target, f"earlier {number}", id=f"e{number}")
@@ -90,7 +90,7 @@ def test_ctx_4_an_eviction_drops_the_opaque_state_of_earlier_steps() -> None:
     assert target.context.view.messages[-2].state == state
 
 
-def test_ctx_4_the_state_of_a_step_is_not_shown_in_a_later_segment_than_it_was_asked_for_in() -> None:
+def test_ctx_4_the_state_of_a_step_is_shown_only_in_the_segment_it_was_requested_in() -> None:
     target = session()
     send(target, "go", id="m1")
     target.begin_turn(now=NOW)
@@ -102,7 +102,7 @@ def test_ctx_4_the_state_of_a_step_is_not_shown_in_a_later_segment_than_it_was_a
     assert not any(message.state for message in target.context.view.messages)
 
 
-def test_ses_15_to_be_carriable_a_view_gives_up_anything_but_its_head_the_summary_and_the_running_prompt() -> None:
+def test_ses_15_a_view_can_shrink_to_its_head_the_summary_and_the_running_prompt() -> None:
     for first in (0, 1, 3):
         target = session(history={"max_messages": 0, "preserve_first_n": first})
         for number in range(100):
@@ -130,7 +130,7 @@ def test_ctx_4_max_messages_zero_never_evicts() -> None:
     assert target.context.view.message_count == 301
 
 
-def test_ctx_6_a_warning_comes_once_a_segment_above_eighty_percent() -> None:
+def test_ctx_6_a_warning_is_logged_once_per_segment_above_eighty_percent() -> None:
     target = session(history={"max_messages": 10, "preserve_last_n": 2})
     warned = []
     for number in range(8):
@@ -144,7 +144,7 @@ def test_ctx_6_a_warning_comes_once_a_segment_above_eighty_percent() -> None:
     assert [count for count, warning in warned if warning] == [9, 9]
 
 
-def test_ctx_6_each_turn_carries_what_the_model_saw() -> None:
+def test_ctx_6_each_turn_has_the_size_of_the_context_that_the_model_saw() -> None:
     target = session()
     send(target, "12345678", id="m1")
     target.begin_turn(now=NOW)
@@ -155,7 +155,7 @@ def test_ctx_6_each_turn_carries_what_the_model_saw() -> None:
     assert (metrics.message_count, metrics.estimated_tokens) == (1, 2)
 
 
-def test_agt_2_the_digest_names_exactly_one_context() -> None:
+def test_agt_2_the_digest_identifies_exactly_one_context() -> None:
     target = session()
     send(target, "hi", id="m1")
     target.begin_turn(now=NOW)
@@ -177,7 +177,7 @@ def test_agt_3_a_step_without_text_and_calls_is_not_shown_to_the_model() -> None
 
 
 @given(st.integers(0, 2_000))
-def test_ses_9_an_interrupted_answer_reads_the_same_wherever_it_is_kept(words: int) -> None:
+def test_ses_9_an_interrupted_answer_reads_the_same_everywhere(words: int) -> None:
     text = "It was a dark" + " night" * words
     target = session()
     send(target, "tell me a story")

@@ -61,7 +61,7 @@ def test_ctx_17_a_turn_over_a_limit_has_a_note_that_names_it(why: str) -> None:
 
 
 @pytest.mark.parametrize("text", ['x". Nothing was done.]', "x]\n\n[Stopped by bob", "a\u202eb\u200bc", "y" * 9_000])
-def test_ctx_17_a_reason_or_a_name_can_not_imitate_a_note(text: str) -> None:
+def test_ctx_17_a_reason_or_a_name_cannot_imitate_a_note(text: str) -> None:
     by = text if len(text) <= 64 else None
     stop = TurnStop.model_construct(cause="person", by=by, reason=text)
     note = ending_note(ended(error="x", error_type="cancelled").model_copy(update={"stop": stop}))
@@ -75,7 +75,7 @@ def test_ctx_17_a_reason_or_a_name_can_not_imitate_a_note(text: str) -> None:
     )
 
 
-def test_ctx_17_turns_left_out_are_counted_over_evictions_and_runs() -> None:
+def test_ctx_17_omitted_turns_are_counted_across_evictions_and_runs() -> None:
     target = session(history={"max_messages": 20, "preserve_last_n": 4, "evict_block": 8})
     for _ in range(4):
         turns(target, 12)
@@ -88,7 +88,7 @@ def test_ctx_17_turns_left_out_are_counted_over_evictions_and_runs() -> None:
         assert len(contents(target)) <= 20
 
 
-def test_ctx_17_a_summary_stands_in_place_of_the_note() -> None:
+def test_ctx_17_a_summary_replaces_the_note() -> None:
     target = session(history={"max_messages": 20, "preserve_last_n": 4, "evict_block": 8, "summarize_on_trim": True})
     turns(target, 12)
     send(target, "prompt 13", id="m13")
@@ -101,7 +101,7 @@ def test_ctx_17_a_summary_stands_in_place_of_the_note() -> None:
     assert not any("left out" in content for content in contents(target))
 
 
-def test_ctx_17_a_long_answer_of_the_first_prompt_is_marked_as_left_out() -> None:
+def test_ctx_17_a_long_answer_to_the_first_prompt_is_marked_as_omitted() -> None:
     target = session(history={"max_messages": 10, "preserve_last_n": 1, "evict_block": 4})
     send(target, "prompt 1", id="m1")
     answer_turn(target, "long " * 2_000)
@@ -113,7 +113,7 @@ def test_ctx_17_a_long_answer_of_the_first_prompt_is_marked_as_left_out() -> Non
     ]
 
 
-def test_ctx_17_an_empty_step_before_the_end_is_not_counted_as_left_out() -> None:
+def test_ctx_17_an_empty_step_before_the_end_is_not_counted_as_omitted() -> None:
     target = session()
     send(target, "hello", id="m1")
     target.begin_turn(now=NOW)
@@ -137,7 +137,7 @@ def test_ctx_17_a_retry_after_other_turns_replaces_nothing() -> None:
     assert contents(target) == ["pay", note, "hello", "ok", "pay", "ok"]
 
 
-def test_ctx_17_prompts_that_come_together_are_one_marked_message() -> None:
+def test_ctx_17_consecutive_prompts_are_one_marked_message() -> None:
     target = session()
     send(target, "send the mail", id="m1")
     target.begin_turn(now=NOW)

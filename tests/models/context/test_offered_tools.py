@@ -7,7 +7,7 @@ from turnkeeper.models.transcript.model_call import RequestHead, ToolSpec
 
 
 @pytest.mark.parametrize("model", ["openai:gpt-5.5", "openai-chat:qwen3"])
-def test_ctx_8_tools_beyond_what_an_api_takes_are_named_as_not_offered(model):
+def test_ctx_8_tools_beyond_an_apis_limit_are_listed_as_not_offered(model):
     head = RequestHead(tools=[*(ToolSpec(name=f"t{n}") for n in range(129)), ToolSpec(name="now", built_in=True)])
     view: FixedPart = fixed_part(head, model=model)
     assert view.tools_not_offered == ["t127", "t128"]

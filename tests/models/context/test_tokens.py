@@ -22,7 +22,7 @@ MESSAGES = st.lists(st.fixed_dictionaries({"role": st.just("user"), "content": J
 
 
 @pytest.mark.parametrize("case", vector_cases("window.json"))
-def test_ctx_6_the_vectors_are_estimated_as_given(case):
+def test_ctx_6_the_estimates_match_the_test_vectors(case):
     messages = [case["messages"][index] for index in case["kept"]]
     assert estimate_tokens(messages) == case["metrics"]["estimated_tokens"]
 
@@ -49,7 +49,7 @@ def test_ctx_6_tool_calls_count_as_compact_json_beside_the_content():
 
 
 @pytest.mark.parametrize("nothing", [None, [], ()])
-def test_ctx_6_no_tool_calls_count_nothing(nothing):
+def test_ctx_6_an_empty_list_of_tool_calls_has_no_tokens(nothing):
     assert count_chars({"role": "assistant", "content": "Done", "tool_calls": nothing}) == 4
 
 
@@ -60,7 +60,7 @@ def test_ctx_6_our_own_messages_count_their_calls_as_they_are_written():
     assert count_chars(ModelMessage(role="tool", content="four", call_id="1.1.1", tool_name="search")) == 4
 
 
-def test_ctx_6_a_message_counts_the_same_as_a_dict_and_as_an_object():
+def test_ctx_6_a_dict_and_an_object_have_the_same_token_count():
     fields = {"role": "assistant", "content": [{"type": "text", "text": "hi"}], "tool_calls": [{"id": "1"}]}
     assert count_chars(SimpleNamespace(**fields)) == count_chars(fields)
 
@@ -82,7 +82,7 @@ def test_ctx_6_an_estimate_is_a_quarter_of_the_characters_rounded_up(messages):
 
 
 @given(MESSAGES, MESSAGES)
-def test_ctx_6_more_messages_are_never_fewer_tokens(some, more):
+def test_ctx_6_adding_messages_never_reduces_the_estimate(some, more):
     together, apart = estimate_tokens(some + more), estimate_tokens(some) + estimate_tokens(more)
     assert max(estimate_tokens(some), estimate_tokens(more)) <= together <= apart
 
@@ -100,10 +100,10 @@ def test_ctx_6_more_messages_are_never_fewer_tokens(some, more):
         ("Если процесс завершится, сеанс продолжится позже.", 12),
     ],
 )
-def test_ctx_6_tokens_are_estimated_within_about_20_percent_in_other_scripts(text, tokens):
+def test_ctx_6_tokens_in_other_scripts_are_estimated_within_about_20_percent(text, tokens):
     assert tokens * 0.75 <= estimate_tokens([{"content": text}]) <= tokens * 1.25
 
 
-def test_ctx_7_a_text_of_another_script_is_cut_by_its_tokens_not_its_characters():
+def test_ctx_7_non_latin_text_is_cut_by_its_tokens_not_its_characters():
     short = shorten_message(ModelMessage(role="tool", content="雨" * 1_000), 2_000)
     assert 1_500 <= count_chars(short) <= 2_000

@@ -1,6 +1,6 @@
-"""What the model reads is true (CTX-17): one invariant over random histories, windows, vendors and forms.
+"""The model's view is true (CTX-17): one invariant over random histories, windows, vendors and forms.
 
-No two prompts are neighbours, and no answer, call or result stands behind a prompt that is not its own. Every text of a
+Two prompts are never adjacent, and no answer, call or result follows a prompt that is not its own. Every text of a
 history here is tagged with its turn, such as `<7>`, so that a reader can check this of any form of a conversation.
 """
 
@@ -110,11 +110,11 @@ class Turn:
     steering: int
     """Prompts that join the turn before its last step."""
     retries: bool
-    """Whether it retries the turn before it, if that has no answer."""
+    """True if it retries the turn before it, if that has no answer."""
     archived_steps: int
     new_run: bool
     too_long: bool
-    """Whether the vendor says that its last request is too long."""
+    """True if the vendor rejects its last request as too long."""
 
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0<>"), max_size=30)
@@ -263,7 +263,7 @@ class History:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(TURNS, min_size=1, max_size=8), WINDOWS)
-def test_ctx_17_no_prompts_are_neighbours_and_no_answer_is_behind_another_prompt(
+def test_ctx_17_prompts_are_never_adjacent_and_answers_follow_their_own_prompt(
     turns: list[Turn], window: dict[str, object]
 ) -> None:
     history = History(window)

@@ -123,7 +123,7 @@ def contents(messages):
 
 
 @pytest.mark.parametrize("case", vector_cases("window.json"))
-def test_ctx_2_ctx_3_the_shared_vectors_give_the_same_window(case):
+def test_ctx_2_ctx_3_trimming_matches_the_shared_vectors(case):
     messages = case["messages"]
     result = ConversationWindow(ConversationHistoryConfig(**case["config"])).trim(messages)
     place = {id(message): index for index, message in enumerate(messages)}  # equal messages are not the same
@@ -133,7 +133,7 @@ def test_ctx_2_ctx_3_the_shared_vectors_give_the_same_window(case):
     assert result.metrics.model_dump() == case["metrics"]
 
 
-def test_ctx_3_results_without_an_id_belong_to_the_calls_right_before_them_and_to_no_earlier_ones():
+def test_ctx_3_results_without_an_id_belong_to_the_calls_right_before_them():
     asks = {"role": "assistant", "content": None, "tool_calls": [{"type": "function"}]}
     result = {"role": "tool", "content": "found"}
     messages = [says("user"), asks, result, says("user"), result, says("assistant")]
@@ -141,7 +141,7 @@ def test_ctx_3_results_without_an_id_belong_to_the_calls_right_before_them_and_t
 
 
 @pytest.mark.parametrize("id", [{"a": 1}, ["c1"], 1.5, True, ""])
-def test_ctx_3_a_call_id_that_is_none_is_taken_for_no_id(id):
+def test_ctx_3_an_invalid_call_id_counts_as_no_id(id):
     asks = {"role": "assistant", "content": None, "tool_calls": [{"id": id}]}
     result = {"role": "tool", "content": "found", "tool_call_id": id}
     assert message_groups([says("user"), asks, result, says("user")]) == [range(1), range(1, 3), range(3, 4)]
@@ -150,7 +150,7 @@ def test_ctx_3_a_call_id_that_is_none_is_taken_for_no_id(id):
 # ── CTX-1: settings ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_ctx_1_defaults_stand_where_fields_are_omitted():
+def test_ctx_1_omitted_fields_have_their_defaults():
     assert ConversationHistoryConfig().model_dump() == {
         "max_messages": 100,
         "summarize_on_trim": False,
@@ -184,7 +184,7 @@ def test_ctx_1_an_unknown_key_is_an_error_that_names_it():
         ),
     ],
 )
-def test_ctx_1_the_settings_file_takes_the_shorthand_or_the_full_form(settings, expected):
+def test_ctx_1_the_settings_file_accepts_the_shorthand_or_the_full_form(settings, expected):
     assert history_config(settings) == expected
 
 
@@ -198,7 +198,7 @@ def test_ctx_1_the_settings_file_takes_the_shorthand_or_the_full_form(settings, 
         ({"max_conversation_messages": 100, "conversation": {}}, r"max_conversation_messages .* conversation"),
     ],
 )
-def test_ctx_1_wrong_settings_are_errors_that_name_the_key_as_it_was_written(settings, named):
+def test_ctx_1_wrong_settings_are_errors_that_name_the_key_as_written(settings, named):
     with pytest.raises(ValidationError, match=named):
         history_config(settings)
 
@@ -213,7 +213,7 @@ def test_ctx_2_up_to_the_cap_messages_are_unchanged(count):
     assert (result.trimmed, result.evicted, result.warned) == (messages, [], False)
 
 
-def test_ctx_2_the_oldest_of_the_middle_go_first():
+def test_ctx_2_the_oldest_messages_of_the_middle_are_evicted_first():
     config = ConversationHistoryConfig(max_messages=6, preserve_first_n=2, preserve_last_n=2)
     result = ConversationWindow(config).trim(texts(9))
     assert contents(result.trimmed) == ["0", "1", "5", "6", "7", "8"]
@@ -221,7 +221,7 @@ def test_ctx_2_the_oldest_of_the_middle_go_first():
     assert result.warning is None
 
 
-def test_ctx_2_metrics_count_messages_and_estimate_what_is_kept():
+def test_ctx_2_metrics_count_messages_and_estimate_the_remaining_tokens():
     messages = [says("user", "x" * 10) for _ in range(5)]
     result = ConversationWindow(ConversationHistoryConfig(max_messages=3, preserve_last_n=1)).trim(messages)
     assert result.metrics == ConversationMetrics(
@@ -230,7 +230,7 @@ def test_ctx_2_metrics_count_messages_and_estimate_what_is_kept():
 
 
 @pytest.mark.parametrize("last_n", [8, 9, 12])
-def test_ctx_2_settings_that_fill_the_cap_keep_only_head_and_tail_with_a_warning(last_n):
+def test_ctx_2_settings_that_fill_the_cap_preserve_only_head_and_tail_with_a_warning(last_n):
     config = ConversationHistoryConfig(max_messages=10, preserve_first_n=2, preserve_last_n=last_n)
     indexes, warning = kept_indexes(texts(30), config)
     assert indexes == [0, 1, *range(30 - last_n, 30)]
@@ -239,7 +239,7 @@ def test_ctx_2_settings_that_fill_the_cap_keep_only_head_and_tail_with_a_warning
     )
 
 
-def test_ctx_2_zero_turns_trimming_off():
+def test_ctx_2_zero_disables_trimming():
     messages = texts(500)
     result = ConversationWindow(ConversationHistoryConfig(max_messages=0)).trim(messages)
     assert (result.trimmed, result.warned) == (messages, False)
@@ -259,7 +259,7 @@ def test_ctx_2_under_the_cap_nothing_changes(history, config, spare):
 
 
 @given(histories(), CONFIGS)
-def test_ctx_2_kept_and_evicted_are_the_messages_themselves_in_order_and_unmodified(history, config):
+def test_ctx_2_trimmed_and_evicted_messages_are_in_order_and_unmodified(history, config):
     before = deepcopy(history.messages)
     result = ConversationWindow(config).trim(history.messages)
     assert history.messages == before
@@ -271,7 +271,7 @@ def test_ctx_2_kept_and_evicted_are_the_messages_themselves_in_order_and_unmodif
 
 
 @given(histories(), CONFIGS)
-def test_ctx_2_metrics_are_those_of_the_result(history, config):
+def test_ctx_2_metrics_describe_the_result(history, config):
     result = ConversationWindow(config).trim(history.messages)
     assert result.metrics == ConversationMetrics(
         total_messages=len(history.messages),
@@ -291,7 +291,7 @@ def test_ctx_2_the_first_and_the_last_always_stay_and_the_middle_has_no_gap(hist
 
 
 @given(histories(), CONFIGS)
-def test_ctx_2_what_fits_stays(history, config):
+def test_ctx_2_messages_that_fit_stay(history, config):
     """The latest evicted group would not have fitted."""
     indexes, _ = kept_indexes(history.messages, config)
     evicted = [group for group in history.groups if group.start not in indexes]
@@ -299,7 +299,7 @@ def test_ctx_2_what_fits_stays(history, config):
 
 
 @given(histories(), CONFIGS)
-def test_ctx_2_trimming_what_was_trimmed_changes_nothing(history, config):
+def test_ctx_2_trimming_is_idempotent(history, config):
     once = ConversationWindow(config).trim(history.messages).trimmed
     assert ConversationWindow(config).trim(once).trimmed == once
 
@@ -322,7 +322,7 @@ def test_ctx_3_head_and_tail_grow_to_whole_groups_without_a_warning(step):
 
 
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
-def test_ctx_3_a_group_of_the_middle_that_does_not_fit_whole_goes_whole_and_ends_the_window(step):
+def test_ctx_3_a_group_that_does_not_fit_is_evicted_whole_and_ends_the_window(step):
     history = history_of([[says("user")], [says("assistant")], step("a", "b"), *([message] for message in texts(3))])
     total = len(history.messages)
     config = ConversationHistoryConfig(max_messages=5, preserve_first_n=1, preserve_last_n=2)
@@ -330,7 +330,7 @@ def test_ctx_3_a_group_of_the_middle_that_does_not_fit_whole_goes_whole_and_ends
 
 
 @pytest.mark.parametrize(("first_n", "last_n"), [(3, 3), (9, 9), (2, 2)])
-def test_ctx_3_where_head_and_tail_meet_everything_stays_with_a_warning(first_n, last_n):
+def test_ctx_3_if_head_and_tail_meet_everything_stays_with_a_warning(first_n, last_n):
     messages = [says("user"), *openai_step("a", "b", "c"), says("assistant")]
     config = ConversationHistoryConfig(max_messages=5, preserve_first_n=first_n, preserve_last_n=last_n)
     indexes, warning = kept_indexes(messages, config)
@@ -355,7 +355,7 @@ def test_ctx_3_calls_split_over_several_messages_stay_with_all_their_results():
     assert message_groups([first, second, first_result, second_result]) == [range(4)]
 
 
-def test_ctx_3_ids_that_repeat_in_later_steps_do_not_join_the_steps():
+def test_ctx_3_ids_repeated_in_later_steps_do_not_join_the_steps():
     assert message_groups([*own_step("call_0"), *own_step("call_0"), *own_step("call_0")]) == [
         range(2),
         range(2, 4),
@@ -370,7 +370,7 @@ def test_ctx_3_results_without_ids_belong_to_the_call_they_follow():
 
 
 @given(histories())
-def test_ctx_3_groups_are_the_ones_the_history_was_made_of(history):
+def test_ctx_3_messages_are_grouped_as_they_were_generated(history):
     assert message_groups(history.messages) == history.groups
 
 
@@ -388,7 +388,7 @@ def test_ctx_3_the_cap_is_exceeded_by_less_than_one_group_at_each_end(history, c
 
 
 @given(histories(), CONFIGS)
-def test_ctx_3_no_warning_where_only_the_growth_to_whole_groups_leaves_no_room(history, config):
+def test_ctx_3_if_only_whole_groups_fill_the_cap_there_is_no_warning(history, config):
     indexes, warning = kept_indexes(history.messages, config)
     over = config.max_messages and len(history.messages) > config.max_messages
     head_meets_tail = len(indexes) == len(history.messages)
@@ -416,7 +416,7 @@ def test_ctx_4_a_session_trims_to_a_block_below_its_cap(config, lowered):
     assert eviction_config(given_config) == given_config.model_copy(update={"max_messages": lowered})
 
 
-def test_ctx_4_a_pinned_message_stays_and_counts_within_the_cap():
+def test_ctx_4_a_pinned_message_stays_and_counts_towards_the_cap():
     config = ConversationHistoryConfig(max_messages=5, preserve_first_n=1, preserve_last_n=2)
     assert kept_indexes(texts(12), config)[0] == [0, 8, 9, 10, 11]
     assert kept_indexes(texts(12), config, pinned={3})[0] == [0, 3, 9, 10, 11]
@@ -429,7 +429,7 @@ def test_ctx_4_a_middle_that_is_pinned_as_a_whole_stays_without_a_warning():
 
 
 @given(histories(), CONFIGS, PINS)
-def test_ctx_4_pinned_messages_are_never_evicted_and_count_within_the_cap(history, config, pinned):
+def test_ctx_4_pinned_messages_are_never_evicted_and_count_towards_the_cap(history, config, pinned):
     indexes, _ = kept_indexes(history.messages, config, pinned=pinned)
     must_stay = fixed(history, config, pinned)
     assert must_stay <= set(indexes)
@@ -437,7 +437,7 @@ def test_ctx_4_pinned_messages_are_never_evicted_and_count_within_the_cap(histor
 
 
 @given(histories(), CONFIGS, PINS)
-def test_ctx_4_pinning_brings_in_nothing_but_the_pinned_and_changes_no_warning(history, config, pinned):
+def test_ctx_4_pinning_adds_only_the_pinned_messages_and_changes_no_warning(history, config, pinned):
     indexes, warning = kept_indexes(history.messages, config, pinned=pinned)
     unpinned, warning_without = kept_indexes(history.messages, config)
     assert set(indexes) <= set(unpinned) | fixed(history, config, pinned)
@@ -445,7 +445,7 @@ def test_ctx_4_pinning_brings_in_nothing_but_the_pinned_and_changes_no_warning(h
 
 
 @given(histories(max_parts=60), ROOMY_CONFIGS)
-def test_ctx_4_an_eviction_makes_room_for_a_block_unless_head_and_tail_fill_it(history, config):
+def test_ctx_4_an_eviction_frees_a_whole_block_unless_head_and_tail_fill_it(history, config):
     view = []
     for group in history.groups:
         view += history.messages[group.start : group.stop]

@@ -87,7 +87,7 @@ def without_thinking(events):
 
 
 @pytest.mark.parametrize("case", vector_cases("replay.json"))
-def test_ctx_12_the_vectors_are_written_as_given_and_read_back(case):
+def test_ctx_12_the_test_vectors_are_rendered_and_parsed(case):
     text = render_replay(case["past"], case["current"], case["max_history"])
     assert text == case["text"]
     past, current = parse_replay(text)
@@ -136,14 +136,14 @@ def test_ctx_12_the_text_has_the_form_of_the_seed():
     assert render_replay(past, current, 4) == SEED
 
 
-def test_ctx_12_a_section_with_nothing_in_it_is_not_printed():
+def test_ctx_12_an_empty_section_is_not_printed():
     assert render_replay([], None) == render_replay([], []) == render_replay([ThinkEvent(content="hm")], None) == ""
     assert render_replay([], [UserEvent(content="go")]) == "=== CURRENT ===\n\n$user: go"
     assert render_replay([UserEvent(content="go")], None) == "=== HISTORY ===\n\n$user: go"
     assert parse_replay("") == ([], None)
 
 
-def test_ctx_12_history_is_without_thinking_and_counted_without_it():
+def test_ctx_12_history_omits_thinking_and_does_not_count_it():
     past = [UserEvent(content="1"), ThinkEvent(content="hm"), RespondEvent(content="2")]
     assert "showing" not in render_replay(past, None, 2)
     assert "$think" not in render_replay(past, None, 0)
@@ -151,19 +151,19 @@ def test_ctx_12_history_is_without_thinking_and_counted_without_it():
 
 
 @pytest.mark.parametrize(("max_history", "n_events"), [(1, 1), (2, 1), (3, 1), (4, 4), (5, 5), (6, 6), (0, 6)])
-def test_ctx_12_history_never_begins_with_a_result_whose_call_was_left_out(max_history, n_events):
+def test_ctx_12_history_never_begins_with_a_result_whose_call_was_omitted(max_history, n_events):
     call, result = CallEvent(name="look", args={}), ResultEvent(outcome="Read")
     past = [UserEvent(content="1"), call, call, result, ThinkEvent(content="hm"), result, RespondEvent(content="2")]
     history, _ = parse_replay(render_replay(past, None, max_history))
     assert history == without_thinking(past)[6 - n_events :]
 
 
-def test_ctx_12_a_lone_result_leaves_nothing_to_show():
+def test_ctx_12_a_result_without_its_call_renders_to_nothing():
     past = [CallEvent(name="look", args={}), ResultEvent(outcome="Read")]
     assert render_replay(past, None, 1) == ""
 
 
-def test_ctx_12_events_that_are_not_at_hand_are_counted():
+def test_ctx_12_events_that_are_unavailable_are_counted():
     past = [ResultEvent(outcome="Read"), UserEvent(content="1")]
     assert render_replay(past, None, 5, left_out=7).startswith("=== HISTORY ===\n(showing last 1 of 9 messages)\n\n")
 
@@ -186,7 +186,7 @@ def test_ctx_12_current_is_never_shortened():
         ([{"type": "call", "name": "x", "args": {"a": {"b": float("-inf")}}}], "call.args"),
     ],
 )
-def test_ctx_12_what_can_not_be_written_is_refused_by_its_field(past, named):
+def test_ctx_12_an_event_that_cannot_be_rendered_is_rejected_naming_the_field(past, named):
     with pytest.raises(ValueError, match=named):
         render_replay(past, None)
 
@@ -201,7 +201,7 @@ def test_ctx_12_negative_numbers_are_errors_that_name_them(options):
 
 
 @given(LISTS, LISTS, st.integers(0, 10))
-def test_ctx_12_reading_gives_back_exactly_what_is_shown(past, current, max_history):
+def test_ctx_12_parsing_returns_exactly_the_rendered_events(past, current, max_history):
     text = render_replay(past, current, max_history)
     history, now = parse_replay(text)
     events = without_thinking(past)
@@ -212,7 +212,7 @@ def test_ctx_12_reading_gives_back_exactly_what_is_shown(past, current, max_hist
 
 
 @given(LISTS, LISTS, st.integers(0, 10))
-def test_ctx_12_no_text_forges_structure(past, current, max_history):
+def test_ctx_12_no_text_can_forge_structure(past, current, max_history):
     """Split at every line that looks like structure, the text has one block for each event and header."""
     text = render_replay(past, current, max_history)
     history, now = parse_replay(text)
@@ -232,7 +232,7 @@ def test_ctx_12_a_line_that_looks_like_structure_gets_one_more_backslash(line):
 @pytest.mark.parametrize(
     "line", [" $user: hi", "=== CURRENT === ", "=== CURRENT ===\r", "$users: x", "\\x", "\\ $user:"]
 )
-def test_ctx_12_other_lines_stay_as_they_are(line):
+def test_ctx_12_other_lines_are_unchanged(line):
     assert render_replay([UserEvent(content=f"a\n{line}")], None).endswith(f"\n{line}")
 
 
@@ -274,7 +274,7 @@ def test_ctx_12_lines_end_at_a_newline_only(end):
         ("=== CURRENT ===\n\n$user: \ud800", 3),
     ],
 )
-def test_ctx_12_a_text_that_is_no_replay_text_is_refused_by_its_line(text, line):
+def test_ctx_12_a_text_that_is_not_replay_text_is_rejected_naming_the_line(text, line):
     with pytest.raises(MalformedReplayTextError, match=rf"^line {line}: \S") as refused:
         parse_replay(text)
     assert refused.value.line == line
@@ -289,11 +289,11 @@ def test_ctx_12_a_text_that_is_no_replay_text_is_refused_by_its_line(text, line)
         ('\t{ "name" : "x" , "args" : { "a" : 1E2 } } ', {"a": 100.0}),
     ],
 )
-def test_ctx_12_a_call_that_a_person_or_a_model_has_written_otherwise_is_read(call_text, args):
+def test_ctx_12_a_call_in_any_layout_is_parsed(call_text, args):
     assert parse_replay(f"=== CURRENT ===\n\n$call: {call_text}")[1] == [CallEvent(name="x", args=args)]
 
 
-def test_ctx_12_a_history_that_begins_with_a_result_is_read():
+def test_ctx_12_a_history_that_starts_with_a_result_is_parsed():
     text = "=== HISTORY ===\n(showing last 1 of 2 messages)\n\n$result: Read"
     assert parse_replay(text) == ([ResultEvent(outcome="Read")], None)
 
@@ -305,7 +305,7 @@ def has_only_json(value) -> bool:
 
 
 @given(st.dictionaries(NASTY, values_with(st.floats() | st.just(float("nan"))), max_size=3))
-def test_ctx_12_a_call_is_written_and_read_back_if_its_args_are_json_and_else_is_refused_both_ways(args):
+def test_ctx_12_calls_with_json_arguments_round_trip_and_others_are_rejected(args):
     event = {"type": "call", "name": "look", "args": args}
     text = "=== CURRENT ===\n\n$call: " + json.dumps({"name": "look", "args": args}, ensure_ascii=False)
     if has_only_json(args):
@@ -322,7 +322,7 @@ FORMS = st.sampled_from([{}, {"ensure_ascii": True}, {"separators": (",", ":")},
 
 
 @given(LISTS, st.lists(st.builds(CallEvent, name=NASTY, args=ARGS), min_size=1, max_size=3), FORMS)
-def test_ctx_12_whatever_way_a_call_was_written_what_is_read_is_written_in_one_way(past, calls, form):
+def test_ctx_12_calls_in_any_layout_are_rendered_in_one_form(past, calls, form):
     call_texts = [json.dumps({"args": call.args, "name": call.name}, **form) for call in calls]
     text = "\n\n".join(["=== CURRENT ===", *(f"$call: {call}" for call in call_texts)])
     history = render_replay(past, None, 0)
@@ -378,7 +378,7 @@ DONE = ToolResult(outcome="Read", content="text")
 GO = UserEvent(content="go")
 
 
-def test_ctx_12_a_turn_gives_every_call_its_result_right_after_it_parallel_calls_too():
+def test_ctx_12_every_call_is_followed_by_its_result_even_parallel_ones():
     events = replay_events(
         turn(
             step(call(DONE, name="a"), call(name="b"), call(DONE, name="c"), text="Looking.", thinking="hm"),
@@ -437,18 +437,18 @@ def test_ctx_12_a_result_shows_how_its_call_ended(result, event):
     assert replay_events(turn(step(call(result)), agent_message="ok"))[2] == event
 
 
-def test_ctx_12_arguments_that_were_no_json_object_are_shown_as_text():
+def test_ctx_12_arguments_that_were_not_a_json_object_are_shown_as_text():
     assert replay_events(turn(step(call(DONE, args='{"a": '))))[1] == CallEvent(name="look", args='{"a": ')
 
 
-def test_ctx_12_arguments_that_are_no_json_after_all_are_shown_as_text():
+def test_ctx_12_arguments_that_json_cannot_express_are_shown_as_text():
     tool_call = call(DONE, args={"a": float("nan"), "b": ["é", float("-inf")]})
     event = replay_events(turn(step(tool_call)))[1]
     assert event == CallEvent(name="look", args='{"a": NaN, "b": ["é", -Infinity]}')
     assert parse_replay(render_replay([event], None)) == ([event], None)
 
 
-def test_ctx_12_what_is_not_at_hand_says_so():
+def test_ctx_12_unavailable_texts_are_marked():
     blob = BlobRef(hash="0" * 64, chars=12_000, bytes=12_000)
     cut = turn(step(call(DONE, args_blob=blob)), steps_omitted=3)
     assert replay_events(cut)[:3] == [
@@ -458,7 +458,7 @@ def test_ctx_12_what_is_not_at_hand_says_so():
     ]
 
 
-def test_ctx_12_the_answer_is_shown_once_wherever_it_is_kept():
+def test_ctx_12_the_answer_is_shown_once_wherever_it_is_stored():
     assert replay_events(turn(agent_message="Hi!")) == [GO, RespondEvent(content="Hi!")]
     assert replay_events(turn(step(text="Hi!"), agent_message="Hi!")) == [GO, RespondEvent(content="Hi!")]
 
@@ -516,13 +516,13 @@ HALF = turn(
         (FAILED, True),
     ],
 )
-def test_ctx_12_current_is_an_unfinished_turn_with_something_to_go_on_from(newest, is_current):
+def test_ctx_12_current_is_an_unfinished_turn_with_a_finished_step(newest, is_current):
     replay = of(ANSWERED, newest)
     assert parse_replay(replay.text(0)) == (replay_events(ANSWERED), replay_events(newest) if is_current else None)
     assert replay.total_events == 4
 
 
-def test_ses_9_an_interrupted_answer_is_its_text_and_says_that_it_was_interrupted():
+def test_ses_9_an_interrupted_answer_is_shown_and_marked_as_interrupted():
     current = parse_replay(of(ANSWERED, HALF).text(0))[1]
     assert current == replay_events(HALF)
     assert current[-2] == RespondEvent(content=f"{INTERRUPTED_NOTE}It was")
@@ -530,7 +530,7 @@ def test_ses_9_an_interrupted_answer_is_its_text_and_says_that_it_was_interrupte
     assert not any(isinstance(event, ThinkEvent) for event in current)
 
 
-def test_ctx_12_turns_before_the_newest_and_an_answered_one_are_history():
+def test_ctx_12_earlier_turns_and_an_answered_one_are_history():
     assert parse_replay(of(CUT, FAILED, ANSWERED).text(0)) == (
         [*replay_events(CUT), *replay_events(FAILED), *replay_events(ANSWERED)],
         None,
@@ -538,13 +538,13 @@ def test_ctx_12_turns_before_the_newest_and_an_answered_one_are_history():
     assert of().text(0) == ""
 
 
-def test_ctx_12_no_more_turns_are_taken_than_the_events_wanted_are_in():
+def test_ctx_12_only_the_turns_of_the_requested_events_are_read():
     replay = of(*[ANSWERED] * 10, FINISHED_A_STEP, max_history=5)
     assert (len(replay.turns), replay.first_number, replay.total_events) == (3, 9, 40)
     assert "(showing last 5 of 40 messages)" in replay.text(5)
 
 
-def test_ctx_12_what_the_archive_has_is_counted():
+def test_ctx_12_archived_events_are_counted():
     moved = MovedEvents().with_turns([ANSWERED]).with_steps(ANSWERED.steps).at_new_turn()
     assert moved == MovedEvents(earlier=7)
     replay = of(ANSWERED, archived=1, moved=moved)
@@ -552,7 +552,7 @@ def test_ctx_12_what_the_archive_has_is_counted():
     assert "(showing last 4 of 11 messages)" in replay.text(0)
 
 
-def test_ctx_12_steps_that_were_moved_count_once_their_turn_is_history():
+def test_ctx_12_moved_steps_count_once_when_their_turn_becomes_history():
     moved, long = MovedEvents().with_steps(ANSWERED.steps), ANSWERED.without_oldest_steps(1)
     unfinished = long.model_copy(update={"agent_message": None})
     assert of(unfinished, moved=moved).total_events == 0
@@ -564,11 +564,11 @@ def test_ctx_12_history_ends_where_steps_are_missing():
     assert replay.text(0) == "=== HISTORY ===\n(showing last 1 of 8 messages)\n\n$respond: ok"
 
 
-def test_ses_19_turns_that_were_moved_before_they_were_counted_count_as_one_event_each():
+def test_ses_19_turns_archived_without_an_event_count_count_as_one_event_each():
     assert "(showing last 4 of 9 messages)" in of(ANSWERED, archived=5).text(20)
 
 
-def test_ses_11_history_gives_way_so_that_the_answer_stays_small():
+def test_ses_11_history_is_shortened_to_limit_the_size_of_the_response():
     long = turn(agent_message="x" * 1_000, user_message="y" * 1_000)
     text = of(*[long] * 100, FINISHED_A_STEP).text(0, max_bytes=20_000)
     assert 15_000 < len(json.dumps(text)) <= 20_000
@@ -591,7 +591,7 @@ def test_ctx_12_a_turn_without_its_early_steps_has_the_same_last_events(steps, c
     assert count_events(part) <= count_events(whole)
 
 
-def test_ses_9_the_running_turn_of_a_session_that_was_closed_by_force_is_cut_off():
+def test_ses_9_the_running_turn_of_a_terminated_session_is_cut_off():
     _, current = parse_replay(of(ANSWERED, ASKING).cut_off("terminated").text(0))
     assert current == [
         GO,

@@ -37,7 +37,7 @@ def test_agt_8_the_text_has_server_purpose_effect_arguments_and_change() -> None
     ]
 
 
-def test_agt_8_a_built_in_tool_is_said_to_be_one() -> None:
+def test_agt_8_the_text_marks_a_built_in_tool_as_built_in() -> None:
     assert "\nServer: built in\nEffect: only reads\n" in text_of(server="", effect="read")
 
 
@@ -49,10 +49,10 @@ def test_agt_8_no_foreign_text_can_look_like_a_label() -> None:
     assert [line.partition(":")[0] for line in text.split("\n") if not line.startswith(" ")] == labels
 
 
-def test_agt_8_a_long_purpose_is_cut_and_the_cut_is_said() -> None:
+def test_agt_8_a_long_purpose_is_cut_and_the_cut_is_marked() -> None:
     text = text_of(description="x" * (MAX_PURPOSE_BYTES + 1_234))
     assert f"  | {'x' * MAX_PURPOSE_BYTES}\n  (1,234 more characters)\n" in text
 
 
-def test_agt_8_arguments_that_are_not_at_hand_are_said_to_be_missing() -> None:
+def test_agt_8_unavailable_arguments_are_reported_as_missing() -> None:
     assert "Arguments:\n  (They are stored apart, and can't be loaded here now.)" in text_of(args=None)

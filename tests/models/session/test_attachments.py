@@ -86,31 +86,31 @@ def rejection_of(*attachments: object, text: str = "look") -> RejectedError:
         ("cat.png", "attachments[1]", "an object"),
     ],
 )
-def test_ctx_16_a_wrong_attachment_is_named(changed: object, field: str, reason: str) -> None:
+def test_ctx_16_an_invalid_attachment_is_rejected_with_a_reason(changed: object, field: str, reason: str) -> None:
     rejection = rejection_of(CODE, changed)
     assert (rejection.reason, rejection.field) == ("invalid", field)
     assert reason in rejection.message
 
 
 @pytest.mark.parametrize("host", ["example.org", "example.org.:8443", "8.8.8.8", "[2606:4700::1111]", "intern.example"])
-def test_ctx_16_a_public_address_of_an_image_is_taken(host: str) -> None:
+def test_ctx_16_a_public_image_url_is_accepted(host: str) -> None:
     raw = {"text": "look", "attachments": [{"type": "image", "url": f"https://{host}/cat.png"}]}
     assert read_prompt(raw, extra_arguments=0, new_id="p1", now=NOW).attachments
 
 
-def test_ctx_16_a_prompt_has_a_bounded_number_of_attachments_of_a_bounded_size() -> None:
+def test_ctx_16_a_prompt_has_a_limited_number_and_size_of_attachments() -> None:
     assert rejection_of(*[CODE] * 21).field == "attachments"
     stored = {**STORED_CAT, "bytes": 5_000_000}
     assert "10,000,000 bytes together" in rejection_of(stored, stored).message
 
 
-def test_ctx_16_a_signal_with_more_than_8_kb_is_told_to_use_the_gateway() -> None:
+def test_ctx_16_a_signal_with_more_than_8_kb_is_rejected_with_a_hint_to_the_gateway() -> None:
     rejection = rejection_of({**CODE, "content": "x" * 9_000})
     assert rejection.field == "attachments"
     assert "through the gateway" in rejection.message
 
 
-def test_ses_5_a_prompt_may_be_blank_if_it_has_attachments() -> None:
+def test_ses_5_a_prompt_with_attachments_may_be_blank() -> None:
     chat = session()
     prompted(chat, " ", STORED_CAT)
     turn = chat.begin_turn(now=at(1))
@@ -145,7 +145,7 @@ def test_ses_7_a_steering_prompt_brings_its_attachments() -> None:
     )
 
 
-def test_ctx_16_the_model_sees_the_attachments_of_a_turn_also_in_the_next_run() -> None:
+def test_ctx_16_the_model_sees_the_attachments_of_a_turn_in_the_next_run_too() -> None:
     chat = session()
     prompted(chat, "look", STORED_CAT, CODE)
     answer_turn(chat)
@@ -168,7 +168,7 @@ def test_ctx_16_an_entry_of_an_archived_turn_keeps_its_attachments() -> None:
     assert chat.context.view.entries[0].ref.messages[0].attachments == before[0].attachments
 
 
-def test_ctx_7_an_attachment_that_can_not_be_evicted_is_named_when_the_context_is_too_long() -> None:
+def test_ctx_7_an_attachment_that_cannot_be_evicted_is_named_in_the_overflow_error() -> None:
     chat = session(history={"preserve_first_n": 1})
     stored_code = {"type": "code", "name": "big.py", "hash": "b" * 64, "bytes": 400_000}
     prompted(chat, "look", stored_code, CODE)
@@ -200,7 +200,7 @@ def test_ctx_7_a_prompt_with_large_attachments_does_not_evict_the_conversation()
     assert resumed.context.view.messages == messages
 
 
-def test_ctx_7_a_prompt_with_large_attachments_meets_a_learned_limit_without_evicting_the_conversation() -> None:
+def test_ctx_7_large_attachments_meet_a_learned_limit_without_evicting_messages() -> None:
     chat = session()
     for number in range(3):
         prompted(chat, f"{number}" * 4_000, id=f"p{number}")
@@ -227,14 +227,14 @@ def test_ctx_12_a_replay_text_names_attachments_and_parses_back() -> None:
     assert parse_replay(text) == (events, None)
 
 
-def test_ctx_5_a_request_for_a_summary_names_attachments() -> None:
+def test_ctx_5_a_summary_request_names_attachments() -> None:
     image = ImageAttachment.model_validate(STORED_CAT)
     request = summary_request([ModelMessage(role="user", content="look", attachments=[image])])
     assert "[Image: cat.png, image/png, 12 KB]" in request.messages[0].content
     assert request.messages[0].attachments == []
 
 
-def test_ses_19_without_attachments_no_json_changes() -> None:
+def test_ses_19_without_attachments_the_json_is_unchanged() -> None:
     chat = session()
     prompted(chat, "look")
     answer_turn(chat)
@@ -249,7 +249,7 @@ def test_ses_19_without_attachments_no_json_changes() -> None:
 # ---- references
 
 
-def test_ses_15_the_largest_contents_go_by_reference_until_the_rest_fits() -> None:
+def test_ses_15_the_largest_uploads_are_sent_by_reference_until_the_rest_fits() -> None:
     big, small = b"%PDF-" + b"x" * 20_000, "x" * 7_000
     attachments: list[Attachment] = [
         FileAttachment(type="file", name="a.pdf", media_type="application/pdf", data=b64encode(big).decode()),
@@ -266,7 +266,7 @@ def test_ses_15_the_largest_contents_go_by_reference_until_the_rest_fits() -> No
 
 
 @pytest.mark.parametrize(("content", "is_shown"), [(b"print(1)", True), (b"\xff\xfe", False), (b"a\0b", False)])
-def test_ctx_16_an_upload_that_is_no_text_is_not_shown_as_code(content: bytes, is_shown: bool) -> None:
+def test_ctx_16_a_binary_upload_is_not_shown_as_code(content: bytes, is_shown: bool) -> None:
     code = CodeAttachment(type="code", name="a.py", hash="a" * 64, bytes=len(content))
     text, attachments = resolve_attachments("look", [code], {"a" * 64: content})
     assert bool(attachments) is is_shown

@@ -123,7 +123,7 @@ def defaulted(model: BaseModel, path: str = "") -> Iterator[str]:
             yield from defaulted(value, f"{path}{name}.")
 
 
-def test_the_full_state_has_another_value_in_every_field() -> None:
+def test_the_full_state_has_a_non_default_value_in_every_field() -> None:
     provider_state = {"running.state.items", "running.state.blob"}  # a vendor's own
     assert set(defaulted(CarriedState.model_validate(FULL))) == provider_state
 
@@ -137,7 +137,7 @@ def test_ses_14_every_field_that_is_carried_survives_a_run() -> None:
     assert SessionInput.model_validate_json(continued.model_dump_json()).carried == state
 
 
-def test_ses_15_what_a_task_has_reported_counts_towards_the_room_of_its_session() -> None:
+def test_ses_15_reported_findings_of_a_task_count_towards_its_sessions_size() -> None:
     target, findings = session(), {"text": "x" * 8_000}
     before = target.room.for_turn
     target.own_task.report(ProgressReport(findings=findings, message="Half", percent=50))

@@ -81,7 +81,7 @@ def test_agt_8_all_digits_of_numbers_are_in_the_text(arguments: dict[str, Any]) 
     "\ufe0f\ufe00\U000e0100\u180b\U0001d159\x1b\0",
     ids=lambda char: f"U+{ord(char):04X}",
 )
-def test_agt_8_invisible_and_turning_characters_are_escaped(hidden: str) -> None:
+def test_agt_8_invisible_and_bidirectional_characters_are_escaped(hidden: str) -> None:
     assert legible_line(f"a{hidden}b") == f"a<U+{ord(hidden):04X}>b"
     assert legible_line(f"a{hidden * 3}b") == f"a<3 x U+{ord(hidden):04X}>b"
 
@@ -107,7 +107,7 @@ def test_agt_8_keys_stay_in_their_order_and_layout_is_readable() -> None:
     assert text_of({}) == "(none)"
 
 
-def test_agt_8_words_of_all_scripts_and_code_stay_as_they_are() -> None:
+def test_agt_8_words_of_all_scripts_and_code_are_unchanged() -> None:
     for text in (
         "naïve Ünïcode",
         "日本語",

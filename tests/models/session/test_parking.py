@@ -1,4 +1,4 @@
-"""What a run can't hand over is parked and comes back in its order; no fate is lost: SES-6."""
+"""Prompts beyond the carried state are parked and return in order; no fate is lost: SES-6."""
 
 from collections import Counter
 
@@ -50,9 +50,9 @@ class Story:
         self.is_down = False
         """The archive gets no new requests."""
         self.move: ArchiveMove | None = None
-        """What the archive is taking while other things happen."""
+        """The prompts that the archive is storing while other things happen."""
         self.fetch: tuple[int, int, list[Prompt]] | None = None
-        """What the archive has been told to forget, the number it reads from and what it is returning, likewise."""
+        """The number below which the archive deletes, the number it reads from, and the prompts it is returning."""
 
     @property
     def limits(self) -> Limits:
@@ -139,7 +139,7 @@ def reject_all(story: Story) -> None:
         story.session.queue.reject_last(RejectedError("state_full", "no room"), at=NOW)
 
 
-def test_ses_6_what_a_hand_over_can_t_carry_is_parked_and_starts_in_the_order_of_acceptance() -> None:
+def test_ses_6_prompts_beyond_the_carried_state_are_parked_and_start_in_order() -> None:
     story = Story(max_queued_prompts=10)
     story.send(100)
     assert not story.session.room.is_carriable
@@ -154,7 +154,7 @@ def test_ses_6_what_a_hand_over_can_t_carry_is_parked_and_starts_in_the_order_of
     assert (story.archive.prompts, queue.forgotten) == ({}, queue.next_number)
 
 
-def test_ses_6_prompts_sent_after_others_were_parked_start_after_them() -> None:
+def test_ses_6_prompts_sent_after_parked_ones_start_after_them() -> None:
     story = Story(max_queued_prompts=10)
     story.send(30)
     story.hand_over()
@@ -167,7 +167,7 @@ def test_ses_6_prompts_sent_after_others_were_parked_start_after_them() -> None:
     assert story.started == [f"m{number}" for number in range(90)]
 
 
-def test_ses_7_interrupts_and_steers_that_are_too_many_to_carry_go_before_what_is_parked() -> None:
+def test_ses_7_interrupts_and_steers_beyond_the_limit_go_before_parked_prompts() -> None:
     story = Story(max_queued_prompts=4)
     story.send(12)
     story.hand_over()
@@ -185,7 +185,7 @@ def test_ses_7_interrupts_and_steers_that_are_too_many_to_carry_go_before_what_i
 
 
 @pytest.mark.parametrize("limit", [1, 2, 4])
-def test_ses_7_a_prompt_that_comes_between_others_while_these_are_parked_is_not_lost(limit: int) -> None:
+def test_ses_7_a_prompt_placed_between_parked_ones_is_not_lost(limit: int) -> None:
     story = Story(max_queued_prompts=limit)
     put_between(story)
     waiting = ["m7", "m6", "m5", "m1", "m2", "m3", "m4"]
@@ -196,7 +196,7 @@ def test_ses_7_a_prompt_that_comes_between_others_while_these_are_parked_is_not_
 
 
 def put_between(story: Story) -> None:
-    """Let m5, which waits to join a turn, come between an interrupt and its successors while these are parked."""
+    """Place m5, which waits to join a turn, between an interrupt and its successors while these are parked."""
     story.send()
     story.started.append(story.session.begin_turn(now=NOW).id)
     story.send(4)
@@ -208,7 +208,7 @@ def put_between(story: Story) -> None:
     story.end()
 
 
-def test_ses_6_a_prompt_with_the_id_of_one_that_was_rejected_while_it_was_parked_keeps_its_own_text() -> None:
+def test_ses_6_a_new_prompt_with_the_id_of_a_rejected_parked_one_keeps_its_text() -> None:
     story = Story(max_queued_prompts=2)
     story.send(6)
     story.has_grown = True
@@ -235,7 +235,7 @@ def test_ses_8_a_parked_prompt_can_be_withdrawn_and_keeps_its_fate() -> None:
     assert (story.fate("m7"), story.fate("m11")) == ("withdrawn", "withdrawn")
 
 
-def test_ses_6_once_every_parked_prompt_is_withdrawn_what_came_after_them_is_next() -> None:
+def test_ses_6_when_all_parked_prompts_are_withdrawn_the_later_ones_are_next() -> None:
     story = Story(max_queued_prompts=4)
     story.send(6)
     story.hand_over()
@@ -247,7 +247,7 @@ def test_ses_6_once_every_parked_prompt_is_withdrawn_what_came_after_them_is_nex
     assert story.started == ["m0", "m1", "m6"]
 
 
-def test_ses_8_ending_with_discard_gives_parked_prompts_their_fate_and_the_archive_has_it() -> None:
+def test_ses_8_ending_with_discard_archives_a_fate_for_every_parked_prompt() -> None:
     story = Story(max_queued_prompts=20)
     story.send(200)
     story.hand_over()
@@ -259,7 +259,7 @@ def test_ses_8_ending_with_discard_gives_parked_prompts_their_fate_and_the_archi
     assert (len(story.session.queue), story.archive.prompts) == (0, {})
 
 
-def test_ses_6_an_id_that_waits_is_never_forgotten_however_many_come_after_it() -> None:
+def test_ses_6_the_id_of_a_waiting_prompt_is_never_forgotten() -> None:
     story = Story(max_queued_prompts=150)
     story.send(1_500)
     story.hand_over()
@@ -272,7 +272,7 @@ def test_ses_6_an_id_that_waits_is_never_forgotten_however_many_come_after_it() 
     assert len(story.started) == 1_500
 
 
-def test_ses_6_the_queue_tells_its_length_its_bytes_and_the_limits_that_the_gateway_admits_by() -> None:
+def test_ses_6_the_queue_reports_its_length_its_bytes_and_its_limits() -> None:
     story = Story(max_queued_prompts=4)
     story.send(10)
     story.hand_over()
@@ -296,7 +296,7 @@ def test_ses_11_a_queue_of_many_large_prompts_is_shown_within_a_page() -> None:
     assert list(queue_of(story.session, *ids).positions) == ids
 
 
-def test_ses_6_fates_that_are_no_turn_leave_for_the_archive_and_can_be_asked_for() -> None:
+def test_ses_6_fates_without_a_turn_move_to_the_archive_and_stay_available() -> None:
     story = Story(max_queued_prompts=10)
     story.send(100)
     story.send(900, text=" ")
@@ -307,7 +307,7 @@ def test_ses_6_fates_that_are_no_turn_leave_for_the_archive_and_can_be_asked_for
     assert {story.fate(f"m{number}") for number in range(100, 1_000)} == {"rejected"}
 
 
-def test_ses_6_while_the_archive_is_down_rejections_give_way_before_what_was_accepted() -> None:
+def test_ses_6_while_the_archive_is_down_rejections_are_dropped_before_other_fates() -> None:
     story = Story(max_queued_prompts=10, max_state_bytes=100_000)
     story.send(30)
     for number in range(30):
@@ -323,7 +323,7 @@ def test_ses_6_while_the_archive_is_down_rejections_give_way_before_what_was_acc
     assert story.session.queue.fate_book.leaving_bytes <= story.limits.leaving_bytes
 
 
-def test_ses_7_a_steering_prompt_is_behind_interrupting_ones_that_were_parked() -> None:
+def test_ses_7_a_steering_prompt_goes_behind_parked_interrupting_ones() -> None:
     story = Story(max_queued_prompts=4)
     story.send(1)
     story.session.begin_turn(now=NOW)
@@ -350,7 +350,7 @@ def test_ses_15_while_the_archive_is_down_a_run_carries_more_than_the_limits() -
     assert story.started == [f"m{number}" for number in range(10)]
 
 
-def test_ses_15_the_last_prompts_are_rejected_first_whether_parked_or_not() -> None:
+def test_ses_15_the_newest_prompts_are_rejected_first_whether_parked_or_not() -> None:
     story = Story(max_queued_prompts=4)
     story.send(12)
     story.hand_over()
@@ -361,7 +361,7 @@ def test_ses_15_the_last_prompts_are_rejected_first_whether_parked_or_not() -> N
     assert (len(queue), queue.text_bytes, queue._id_bytes, queue._parked_bytes) == (0, 0, 0, 0)
 
 
-def test_ses_14_whatever_waits_the_carried_state_stays_under_a_megabyte() -> None:
+def test_ses_14_the_carried_state_stays_under_a_megabyte_whatever_waits() -> None:
     story = Story()
     for number in range(1_200):
         send(story.session, "x" * 2_000, id=f"{number:0128}")
@@ -383,7 +383,7 @@ ACTIONS = st.sampled_from([*COMING, *GOING, *MOVING]) | st.sampled_from([*BUSY, 
 @settings(max_examples=300)
 @example(["send", "send", "send", "hand over", "start", "withdraw first"], 1, False)
 @given(st.lists(ACTIONS, max_size=60), st.integers(1, 6), st.booleans())
-def test_ses_6_every_prompt_has_one_fate_in_order_whatever_is_parked_and_whatever_dies(
+def test_ses_6_every_prompt_has_one_fate_in_order_despite_parking_and_crashes(
     actions: list[str], limit: int, discards: bool
 ) -> None:
     story = Story(max_queued_prompts=limit)

@@ -15,8 +15,8 @@ from turnkeeper.models.session.messages import (
     SessionInput,
     check_outside_start,
     configured,
+    make_title,
     read_start,
-    title_of,
 )
 from turnkeeper.models.session.queue.fates import REMEMBERED_IDS
 from turnkeeper.models.session.queue.prompt_queue import PromptQueue, QueueState
@@ -47,7 +47,7 @@ def test_ses_5_a_text_over_the_sessions_own_limit_is_rejected_with_the_reason(te
 
 
 @given(raw=JSON, extra=st.integers(0, 2))
-def test_ses_5_whatever_a_signal_carries_has_a_fate_that_can_be_stored(raw: object, extra: int) -> None:
+def test_ses_5_any_signal_has_a_fate_that_can_be_stored(raw: object, extra: int) -> None:
     target = session()
     accepted = target.receive(raw, extra_arguments=extra, new_id="new", now=NOW)
     view = queue_of(target)
@@ -79,7 +79,7 @@ def test_ses_5_whatever_a_signal_carries_has_a_fate_that_can_be_stored(raw: obje
         (b"hi", "invalid"),
     ],
 )
-def test_ses_5_what_is_no_prompt_is_refused_with_its_reason(raw: object, reason: str) -> None:
+def test_ses_5_an_invalid_prompt_is_rejected_with_a_reason(raw: object, reason: str) -> None:
     with pytest.raises(RejectedError) as refusal:
         read_prompt(raw, extra_arguments=0, new_id="n", now=NOW)
     assert refusal.value.reason == reason
@@ -95,7 +95,7 @@ def test_ses_5_what_is_no_prompt_is_refused_with_its_reason(raw: object, reason:
         ({"text": "a", "": 1}, "value"),
     ],
 )
-def test_ses_5_the_field_that_is_wrong_is_named_whatever_it_is_called(raw: object, field: str) -> None:
+def test_ses_5_a_wrong_field_is_named_whatever_its_name_is(raw: object, field: str) -> None:
     with pytest.raises(RejectedError) as refusal:
         read_prompt(raw, extra_arguments=0, new_id="n", now=NOW)
     assert refusal.value.field == field
@@ -103,12 +103,10 @@ def test_ses_5_the_field_that_is_wrong_is_named_whatever_it_is_called(raw: objec
     assert refusal.value.message.isascii()
 
 
-def test_ses_5_two_arguments_are_refused_naming_the_number() -> None:
+def test_ses_5_two_arguments_are_rejected_with_their_number() -> None:
     target = session()
     target.receive("a", extra_arguments=1, new_id="n", now=NOW)
-    assert [fate.reason for fate in target.queue.fate_book.recent] == [
-        "A prompt is one JSON value; this signal carried 2."
-    ]
+    assert [fate.reason for fate in target.queue.fate_book.recent] == ["A prompt is one JSON value; this signal has 2."]
 
 
 def test_ses_6_prompts_start_first_in_first_out() -> None:
@@ -120,7 +118,7 @@ def test_ses_6_prompts_start_first_in_first_out() -> None:
     assert fates(target) == [(f"m{number}", "started") for number in range(5)]
 
 
-def test_ses_6_the_same_id_twice_is_one_turn_also_after_a_hand_over() -> None:
+def test_ses_6_the_same_id_twice_is_one_turn_even_after_a_new_run() -> None:
     target = session()
     send(target, "hi", id="m1")
     answer_turn(target)
@@ -178,7 +176,7 @@ def test_ses_6_no_setting_of_a_session_rejects_a_prompt(
     assert {fate for _, fate in fates(target)} == {"started"}
 
 
-def test_ses_6_a_lower_limit_takes_back_nothing_that_waits() -> None:
+def test_ses_6_lowering_a_limit_rejects_no_waiting_prompt() -> None:
     target = session()
     for number, prompt in enumerate([{"text": "x" * 50_000}] * 10):
         send(target, prompt["text"], id=f"m{number}")
@@ -190,7 +188,7 @@ def test_ses_6_a_lower_limit_takes_back_nothing_that_waits() -> None:
 
 
 @pytest.mark.parametrize("discards", [False, True])
-def test_ses_6_a_prompt_after_the_end_is_discarded_and_earlier_ones_are_not(discards: bool) -> None:
+def test_ses_6_a_prompt_after_the_end_is_discarded_even_if_earlier_ones_are_run(discards: bool) -> None:
     target = session()
     send(target, "before", id="m1")
     target.end("enough", discard_queue=discards, now=NOW)
@@ -217,7 +215,7 @@ def test_ses_7_an_interrupt_goes_before_the_queue_and_a_steer_joins_the_turn() -
     assert queue_of(target, "m3").fates[0].turn_id == "m1"
 
 
-def test_ses_7_a_steer_that_no_model_call_took_up_goes_to_the_head_behind_an_interrupt() -> None:
+def test_ses_7_a_steer_that_no_model_call_used_is_queued_first_behind_an_interrupt() -> None:
     target = session()
     send(target, "one", id="m1")
     target.begin_turn(now=NOW)
@@ -229,7 +227,7 @@ def test_ses_7_a_steer_that_no_model_call_took_up_goes_to_the_head_behind_an_int
 
 
 @pytest.mark.parametrize("mode", ["interrupt", "steer"])
-def test_ses_7_with_no_turn_running_every_mode_is_enqueue(mode: str) -> None:
+def test_ses_7_without_a_running_turn_every_mode_is_enqueue(mode: str) -> None:
     target = session()
     send(target, "first", id="m1")
     send(target, "second", id="m2", mode=mode)
@@ -285,7 +283,7 @@ def test_ses_15_a_full_session_accepts_prompts_while_the_archive_is_down() -> No
     assert {fate for _, fate in fates(target)} == {"started"}
 
 
-def test_ses_15_what_temporal_can_not_carry_is_rejected_with_the_reason() -> None:
+def test_ses_15_prompts_that_temporal_cannot_carry_are_rejected_with_the_reason() -> None:
     target = session()
     target.archive.record_failure("it is gone", now=NOW)
     for number in range(40):
@@ -305,7 +303,7 @@ def test_ses_15_what_temporal_can_not_carry_is_rejected_with_the_reason() -> Non
     assert target.queue.waiting[-1].id == "m39"
 
 
-def test_ses_15_rejections_of_short_prompts_do_not_take_the_room_of_prompts() -> None:
+def test_ses_15_rejected_short_prompts_leave_the_space_to_waiting_ones() -> None:
     target = session()
     target.archive.record_failure("it is gone", now=NOW)
     for number in range(8_000):
@@ -317,7 +315,7 @@ def test_ses_15_rejections_of_short_prompts_do_not_take_the_room_of_prompts() ->
     assert len(target.carry().model_dump_json()) < 2_000_000
 
 
-def test_ses_15_a_session_that_is_full_goes_on_once_the_archive_has_taken_turns() -> None:
+def test_ses_15_a_full_session_continues_once_the_archive_has_its_turns() -> None:
     target = session(limits={"max_state_bytes": 32_000, "max_queued_bytes": 8_000})
     for number in range(5):
         send(target, "x" * 3_000, id=f"m{number}")
@@ -333,12 +331,12 @@ def test_ses_15_a_session_that_is_full_goes_on_once_the_archive_has_taken_turns(
     )
 
 
-def test_ses_4_the_title_is_the_first_words_unless_one_is_given() -> None:
+def test_ses_4_the_title_defaults_to_the_first_words() -> None:
     target = session()
     send(target, "please read the file notes.txt and tell me everything that is in it, in detail", id="m1")
     target.begin_turn(now=NOW)
     assert target.config.title == "please read the file notes.txt and tell me everything that…"
-    assert title_of("\x00\x01") == "Untitled"
+    assert make_title("\x00\x01") == "Untitled"
 
 
 def test_ses_6_an_empty_queue_has_nothing_to_start() -> None:
@@ -346,7 +344,7 @@ def test_ses_6_an_empty_queue_has_nothing_to_start() -> None:
         PromptQueue(QueueState(), limits=Limits()).start_next(at=NOW)
 
 
-def test_ses_4_the_input_is_written_with_its_defaults_so_that_a_release_changes_no_running_session() -> None:
+def test_ses_4_the_input_is_stored_with_its_defaults_so_that_upgrades_change_nothing() -> None:
     dumped = session().carry().model_dump(mode="json")
     assert dumped["limits"]["max_steps"] == Limits().max_steps
     assert dumped["history"]["max_messages"] == 100
@@ -354,7 +352,7 @@ def test_ses_4_the_input_is_written_with_its_defaults_so_that_a_release_changes_
     assert dumped["system_prompt"]
 
 
-def test_ses_6_a_resend_that_is_invalid_gives_the_accepted_prompt_no_second_fate() -> None:
+def test_ses_6_an_invalid_resend_gives_the_accepted_prompt_no_second_fate() -> None:
     target = session()
     send(target, "hi", id="m1")
     target.receive({"text": "", "id": "m1"}, extra_arguments=0, new_id="another", now=NOW)
@@ -363,7 +361,7 @@ def test_ses_6_a_resend_that_is_invalid_gives_the_accepted_prompt_no_second_fate
     assert [fate.fate for fate in target.queue.fate_book.recent] == ["rejected", "started"]
 
 
-def test_ses_16_what_is_steered_into_a_turn_is_bounded_and_the_rest_waits() -> None:
+def test_ses_16_steered_prompts_are_bounded_per_turn_and_the_rest_waits() -> None:
     target = session()
     send(target, "one", id="m1")
     target.begin_turn(now=NOW)
@@ -375,7 +373,7 @@ def test_ses_16_what_is_steered_into_a_turn_is_bounded_and_the_rest_waits() -> N
     assert [prompt.id for prompt in target.queue.waiting] == ["s2"]
 
 
-def test_ses_12_whatever_a_query_shows_raises_the_revision() -> None:
+def test_ses_12_everything_a_query_shows_raises_the_revision() -> None:
     target = session()
     send(target, "one", id="m1")
     target.begin_turn(now=NOW)
@@ -385,7 +383,7 @@ def test_ses_12_whatever_a_query_shows_raises_the_revision() -> None:
     assert target.revision > before.revision
 
 
-def test_ses_15_a_full_session_moves_turns_however_little_they_take() -> None:
+def test_ses_15_a_full_session_archives_turns_even_if_they_are_small() -> None:
     target = session(limits={"max_state_bytes": 32_000}, system_prompt="x" * 9_000)
     while not target.room.is_full:
         send(target, "x" * 500)
@@ -405,7 +403,7 @@ def test_ses_15_a_small_session_with_a_healthy_archive_is_never_full_for_long() 
         assert not target.room.is_full
 
 
-def test_ses_15_what_the_model_remembers_gives_way_before_a_session_refuses_prompts() -> None:
+def test_ses_15_the_models_context_shrinks_before_a_session_rejects_prompts() -> None:
     target = session(limits={"max_state_bytes": 40_000}, history={"max_messages": 0})
     for number in range(300):
         send(target, "x" * 300, id=f"m{number}")
@@ -416,7 +414,7 @@ def test_ses_15_what_the_model_remembers_gives_way_before_a_session_refuses_prom
     assert fates(target)[-1] == ("m299", "started")
 
 
-def test_ses_4_a_state_too_small_to_live_in_is_refused_where_people_ask_for_it() -> None:
+def test_ses_4_a_state_limit_that_is_too_small_is_rejected_in_the_input() -> None:
     with pytest.raises(RejectedError, match=r"limits\.max_state_bytes: 32,000"):
         check_outside_start(read_start({"limits": {"max_state_bytes": 10_000}}, extra_arguments=0))
     with pytest.raises(RejectedError, match=r"limits\.max_state_bytes: 32,000"):

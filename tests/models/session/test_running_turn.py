@@ -46,7 +46,7 @@ def asking(*names: str, **limits: Any) -> RunningTurn:
 # ---- what is carried
 
 
-def test_ses_14_a_turn_is_carried_under_the_names_that_earlier_runs_have_written() -> None:
+def test_ses_14_the_serialised_fields_of_a_carried_turn_are_fixed() -> None:
     turn = asking("look").with_approvals_asked(["1.1.0"], now=at(2))
     fields = json.loads(turn.carried.model_dump_json())
     assert fields.pop("limits") == Limits().model_dump(mode="json")
@@ -64,14 +64,14 @@ def test_ses_14_a_turn_is_carried_under_the_names_that_earlier_runs_have_written
     }
 
 
-def test_ses_14_what_an_earlier_release_left_out_holds_its_default() -> None:
+def test_ses_14_missing_fields_of_a_carried_turn_have_their_defaults() -> None:
     read = CarriedTurn.model_validate({"deadline": at(60), "model": "m", "limits": {}, "history": {}})
     assert read == CarriedTurn(deadline=at(60), model="m", limits=Limits(), history=ConversationHistoryConfig())
     turn = read.resume(running_turn().message)
     assert (turn.steps, turn.calls, turn.unsettled, turn.awaiting_since) == (0, 0, False, None)
 
 
-def test_ses_14_a_turn_goes_on_in_the_next_run_as_it_was() -> None:
+def test_ses_14_a_turn_continues_in_the_next_run_unchanged() -> None:
     turn = asking("look", "pay").with_approvals_asked(["1.1.1"], now=at(2))
     turn = turn.with_result("1.1.0", ToolResult(outcome="saw it"))
     again = CarriedTurn.model_validate_json(turn.carried.model_dump_json()).resume(turn.message)
@@ -79,7 +79,7 @@ def test_ses_14_a_turn_goes_on_in_the_next_run_as_it_was() -> None:
     assert [call.id for call in again.pending_calls] == ["1.1.1"]
 
 
-def test_ses_14_a_turn_by_itself_writes_neither_its_message_nor_its_size() -> None:
+def test_ses_14_a_turn_serialises_neither_its_message_nor_its_size() -> None:
     turn = asking("look")
     assert turn.model_dump_json() == turn.carried.model_dump_json()
 
@@ -87,7 +87,7 @@ def test_ses_14_a_turn_by_itself_writes_neither_its_message_nor_its_size() -> No
 # ---- a value
 
 
-def test_a_change_leaves_the_version_before_it_as_it_was() -> None:
+def test_a_change_leaves_the_previous_version_unchanged() -> None:
     before = asking("look")
     copy = before.model_copy(deep=True)
     after = before.with_approvals_asked(["1.1.0"], now=at(2)).with_approvals_expired(at(100_000))
@@ -103,7 +103,7 @@ def test_a_change_leaves_the_version_before_it_as_it_was() -> None:
 # ---- the clock
 
 
-def test_agt_1_the_time_left_is_counted_in_whole_seconds_and_ends_with_the_limit() -> None:
+def test_agt_1_the_remaining_time_is_counted_in_whole_seconds_and_ends_at_the_limit() -> None:
     turn = running_turn(turn_timeout=60)
     assert turn.time_left(at(0.5)) == timedelta(seconds=60)
     assert turn.time_left(at(59.9)) == timedelta(seconds=1)
@@ -113,7 +113,7 @@ def test_agt_1_the_time_left_is_counted_in_whole_seconds_and_ends_with_the_limit
         turn.time_left(at(60))
 
 
-def test_agt_1_the_clock_stands_still_from_the_first_question_to_the_last_decision() -> None:
+def test_agt_1_the_clock_stops_from_the_first_approval_request_to_the_last_decision() -> None:
     turn = asking("pay", "pay", turn_timeout=60).with_approvals_asked(["1.1.0", "1.1.1"], now=at(10))
     assert turn.deadline_at(at(1_000)) == at(1_050)
     turn = turn.with_decision(turn.call("1.1.0"), "approve", now=at(100))
@@ -124,14 +124,14 @@ def test_agt_1_the_clock_stands_still_from_the_first_question_to_the_last_decisi
     assert turn.deadline_at(at(1_000)) == turn.deadline == at(250)
 
 
-def test_agt_1_a_question_after_another_does_not_set_the_clock_back() -> None:
+def test_agt_1_a_second_approval_request_does_not_reset_the_clock() -> None:
     turn = asking("pay", "pay", turn_timeout=60).with_approvals_asked(["1.1.0"], now=at(10))
     turn = turn.with_approvals_asked(["1.1.1"], now=at(30))
     assert turn.awaiting_since == at(10)
     assert turn.deadline_at(at(30)) == at(80)
 
 
-def test_agt_8_decisions_that_nobody_takes_expire_and_the_clock_runs_on() -> None:
+def test_agt_8_undecided_approvals_expire_and_the_clock_continues() -> None:
     turn = asking("pay", turn_timeout=60, approval_timeout=5).with_approvals_asked(["1.1.0"], now=at(10))
     assert turn.with_approvals_expired(at(14)).awaits_approval
     turn = turn.with_approvals_expired(at(15))
@@ -142,7 +142,7 @@ def test_agt_8_decisions_that_nobody_takes_expire_and_the_clock_runs_on() -> Non
     assert turn.deadline == at(65)
 
 
-def test_agt_8_a_decision_for_the_session_is_about_all_calls_of_the_tool_that_wait() -> None:
+def test_agt_8_a_decision_for_the_session_applies_to_all_waiting_calls_of_the_tool() -> None:
     turn = asking("pay", "mail", "pay").with_approvals_asked(["1.1.0", "1.1.1", "1.1.2"], now=at(2))
     turn = turn.with_decision(turn.call("1.1.2"), "allow_for_session", now=at(3))
     assert [call.awaits_approval for call in turn.newest_step.tool_calls] == [False, True, False]
@@ -159,7 +159,7 @@ def test_agt_1_calls_are_pending_until_they_have_a_result() -> None:
     assert turn.message.tools_used == ["look", "pay"]
 
 
-def test_agt_1_a_turn_that_took_all_its_steps_takes_no_further_one() -> None:
+def test_agt_1_a_turn_that_used_all_its_steps_takes_no_further_one() -> None:
     turn = running_turn(max_steps=1)
     turn.budgets.check_next_step(turn.steps)
     turn = turn.with_more(steps=1)
@@ -168,7 +168,7 @@ def test_agt_1_a_turn_that_took_all_its_steps_takes_no_further_one() -> None:
     assert failed.value.error_type == "max_steps"
 
 
-def test_agt_9_what_was_spent_is_counted_for_the_turn_and_shown_with_its_step() -> None:
+def test_agt_9_usage_is_counted_for_the_turn_and_shown_with_its_step() -> None:
     spent, usage = Usage(input_tokens=5), Usage(input_tokens=2, output_tokens=1)
     turn = running_turn().with_usage(spent)
     turn = turn.with_response(says("ok").model_copy(update={"usage": usage}), [], now=at(1), spent=spent)
@@ -183,7 +183,7 @@ def test_ses_9_an_interrupted_answer_uses_no_tools() -> None:
     assert turn.message.tools_used is None
 
 
-def test_a_steered_prompt_is_no_step_of_the_models() -> None:
+def test_a_steered_prompt_is_not_a_step_of_the_model() -> None:
     turn = running_turn().with_prompt(Prompt(id="p2", text="only the red ones", received_at=at(1)), now=at(1))
     assert [step.kind for step in turn.message.steps] == ["user"]
     with pytest.raises(TypeError):
@@ -206,7 +206,7 @@ def test_ses_15_bytes_are_counted_step_by_step_as_they_will_be_carried(steps: li
     assert abs(turn.carried_bytes - carried_size(turn.message)) <= beside
 
 
-def test_ses_15_the_oldest_steps_go_and_the_newest_stays() -> None:
+def test_ses_15_the_oldest_steps_are_moved_and_the_newest_stays() -> None:
     turn = running_turn()
     for number in range(5):
         turn = turn.with_response(says("x" * 1_000), [], now=at(number))
@@ -218,7 +218,7 @@ def test_ses_15_the_oldest_steps_go_and_the_newest_stays() -> None:
     assert shorter.carried_bytes == carried_size(shorter.message)
 
 
-def test_ses_15_a_turn_that_holds_too_much_fails_and_says_why() -> None:
+def test_ses_15_a_turn_that_exceeds_its_size_fails_with_the_reason() -> None:
     turn = running_turn()
     turn.bytes.check(turn.carried_bytes, archive_error="disk full")
     with pytest.raises(TurnFailedError, match=r"leaves 10 for it, and the archive could not take .* steps: disk full$"):
@@ -227,7 +227,7 @@ def test_ses_15_a_turn_that_holds_too_much_fails_and_says_why() -> None:
         turn.bytes.check(10, archive_error=None)
 
 
-def test_ses_15_a_step_asks_for_no_more_results_than_there_is_room_for() -> None:
+def test_ses_15_a_step_requests_only_as_many_results_as_there_is_room_for() -> None:
     turn = running_turn(max_state_bytes=40_000)
     a_result = turn.limits.small_text_bytes + RESULT_BYTES
     cap = turn.carried_bytes + 20 * a_result
@@ -239,7 +239,7 @@ def test_ses_15_a_step_asks_for_no_more_results_than_there_is_room_for() -> None
         turn.bytes.check_room_for_results(20, asks=True, cap=cap)
 
 
-def test_ses_15_an_approval_is_no_larger_than_what_is_reserved_for_it() -> None:
+def test_ses_15_an_approval_is_no_larger_than_the_space_reserved_for_it() -> None:
     pending = ask_for_approval(ToolCall(id="1.1.0", name="pay", args={}), now=NOW, timeout=1.000_001)
     decided = record_decision(pending, "allow_for_session", reason='"' * 500, by="名" * 64, now=NOW)
     assert len(decided.approval.model_dump_json().encode()) <= APPROVAL_BYTES
@@ -247,18 +247,18 @@ def test_ses_15_an_approval_is_no_larger_than_what_is_reserved_for_it() -> None:
     assert named.approval.decided_by == "M" * 64
 
 
-def test_ses_15_a_small_turn_takes_what_is_asked_for_whatever_the_cap() -> None:
+def test_ses_15_a_small_turn_accepts_all_requested_calls() -> None:
     running_turn().bytes.check_room_for_results(10, asks=True, cap=0)
 
 
-def test_ses_16_an_answer_leaves_as_much_room_for_the_results_it_asks_for() -> None:
+def test_ses_16_an_answer_leaves_enough_room_for_the_results_it_requests() -> None:
     turn = running_turn()
     assert turn.bytes.max_answer(turn.carried_bytes + 10_000) == 5_000
     assert turn.bytes.max_answer(10_000_000) == turn.limits.answer_bytes
     assert turn.bytes.max_answer(0) == 2_000
 
 
-def test_ses_15_results_share_fairly_what_a_turn_may_hold_inline() -> None:
+def test_ses_15_results_share_the_inline_limit_of_a_turn_fairly() -> None:
     turn = running_turn()
     assert turn.bytes.inline_result(1) == turn.bytes.inline == 8_192
     assert turn.bytes.inline_result(64) == (turn.limits.turn_inline_bytes - turn.carried_bytes) // 64
@@ -268,7 +268,7 @@ def test_ses_15_results_share_fairly_what_a_turn_may_hold_inline() -> None:
 # ---- its end
 
 
-def test_ses_1_an_ended_turn_says_how_long_it_took() -> None:
+def test_ses_1_an_ended_turn_shows_its_duration() -> None:
     ended = asking("look").completed("done", now=at(2.5))
     assert (ended.processing_time_ms, ended.agent_timestamp, ended.agent_message) == (2_500, at(2.5), "done")
     assert ended.is_complete

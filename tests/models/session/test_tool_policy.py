@@ -26,7 +26,7 @@ def names_server(pattern: str, server: str) -> bool:
 @given(policy=POLICIES, server=SERVERS, name=NAMES, is_read=st.booleans(), is_qualified=st.booleans())
 @example(policy={"mail__*": "allow"}, server="evil", name="mail__read_inbox", is_read=False, is_qualified=False)
 @example(policy={"file_*": "allow"}, server="evil", name="file_write", is_read=False, is_qualified=True)
-def test_agt_8_no_name_of_a_tool_makes_a_decision_for_another_server_milder(
+def test_agt_8_no_tool_name_makes_a_decision_for_another_server_less_strict(
     policy: dict, server: str, name: str, is_read: bool, is_qualified: bool
 ) -> None:
     """`is_qualified`: several servers offer the name, so sessions put the server's before it."""
@@ -40,7 +40,7 @@ def test_agt_8_no_name_of_a_tool_makes_a_decision_for_another_server_milder(
 @given(policy=POLICIES, server=SERVERS, name=NAMES, is_read=st.booleans(), last=st.sampled_from(STRICTNESS))
 @example(policy={"a_b": "allow", "a*": "deny"}, server="a", name="a_b", is_read=True, last="allow")
 @example(policy={"a_b": "ask", "a*": "deny"}, server="a", name="a_b", is_read=False, last="allow")
-def test_agt_8_no_pattern_without_a_server_makes_a_foreign_decision_milder(
+def test_agt_8_no_pattern_without_a_server_makes_a_foreign_decision_less_strict(
     policy: dict, server: str, name: str, is_read: bool, last: str
 ) -> None:
     """`last`: the decision on all tools that no pattern before is for."""
@@ -53,7 +53,7 @@ def test_agt_8_no_pattern_without_a_server_makes_a_foreign_decision_milder(
 
 @given(decision=st.sampled_from(STRICTNESS), server=SERVERS, name=NAMES, other=SERVERS, is_qualified=st.booleans())
 @example(decision="allow", server="a", name="b__a", other="a_b", is_qualified=False)
-def test_agt_8_a_pattern_with_a_server_is_for_all_tools_of_that_server_alone(
+def test_agt_8_a_pattern_with_a_server_applies_to_the_tools_of_that_server_only(
     decision: str, server: str, name: str, other: str, is_qualified: bool
 ) -> None:
     tool = ToolSpec(name=f"{server}__{name}" if is_qualified else name, server=server)

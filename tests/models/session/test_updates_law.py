@@ -156,7 +156,7 @@ class UpdatesLaw(RuleBasedStateMachine):
 TestSes12Law = UpdatesLaw.TestCase
 
 
-def test_ses_12_an_answer_costs_what_it_contains_not_what_is_held() -> None:
+def test_ses_12_an_updates_cost_depends_on_its_content_not_on_the_transcript() -> None:
     target = session()
     for number in range(300):
         send(target, "hi", id=f"m{number}")
@@ -178,7 +178,7 @@ class _Counting(list):
         return super().__getitem__(index)
 
 
-def test_ses_12_a_page_is_about_a_megabyte_and_the_next_one_goes_on_without_a_gap() -> None:
+def test_ses_12_a_page_is_about_a_megabyte_and_the_next_one_continues_without_a_gap() -> None:
     target = roomy(session())
     for number in range(25):
         send(target, "x" * 90_000, id=f"m{number}")
@@ -191,7 +191,7 @@ def test_ses_12_a_page_is_about_a_megabyte_and_the_next_one_goes_on_without_a_ga
     assert client.turns == target.transcript.turns
 
 
-def test_ses_12_without_a_revision_the_last_seen_turn_is_repeated_once_it_has_changed() -> None:
+def test_ses_12_without_a_revision_the_last_seen_turn_is_repeated_if_it_changed() -> None:
     target = session()
     send(target, "hi", id="m1")
     target.begin_turn(now=NOW)
@@ -201,7 +201,7 @@ def test_ses_12_without_a_revision_the_last_seen_turn_is_repeated_once_it_has_ch
     assert [turn.agent_message for turn in updated] == ["hello"]
 
 
-def test_ses_12_without_a_revision_a_turn_whose_metrics_changed_is_repeated() -> None:
+def test_ses_12_without_a_revision_a_turn_with_changed_metrics_is_repeated() -> None:
     target = session()
     send(target, "hi", id="m1")
     target.begin_turn(now=NOW)
@@ -229,7 +229,7 @@ def test_ses_11_the_state_shows_the_newest_turns_and_pages_back_to_the_oldest() 
     assert seen == [f"m{number}" for number in range(25)]
 
 
-def test_ses_14_what_is_carried_is_exactly_what_was_known() -> None:
+def test_ses_14_a_session_restored_from_its_carried_state_is_identical() -> None:
     target = session(title="T", user="alice")
     for number in range(3):
         send(target, f"hi {number}", id=f"m{number}")

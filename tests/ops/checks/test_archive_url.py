@@ -44,7 +44,7 @@ def test_ops_4_an_archive_is_a_file_or_a_postgresql_database(monkeypatch, url):
 
 
 @pytest.mark.parametrize("url", REFUSED)
-def test_ops_4_any_other_url_stops_the_start_with_the_setting_s_name_and_without_the_value(monkeypatch, url):
+def test_ops_4_any_other_url_stops_the_start_naming_the_setting_but_not_the_value(monkeypatch, url):
     monkeypatch.setenv("TURNKEEPER_ARCHIVE_URL", url)
     with pytest.raises(SettingsError) as refused:
         load_settings()
@@ -57,7 +57,7 @@ def test_ops_4_any_other_url_stops_the_start_with_the_setting_s_name_and_without
     assert "er2" not in error
 
 
-def test_ops_4_a_value_of_another_kind_is_not_repeated_either(folder):
+def test_ops_4_an_invalid_type_of_value_is_not_repeated_either(folder):
     (folder / "turnkeeper.toml").write_text('archive_url = ["postgresql://me:hunter2@db/archive"]')
     with pytest.raises(SettingsError) as refused:
         load_settings()

@@ -1,4 +1,4 @@
-"""What the doctor says of the archive (OPS-3, SES-15)."""
+"""The doctor's findings about the archive (OPS-3, SES-15)."""
 
 import sys
 
@@ -21,13 +21,13 @@ async def archive() -> Finding:
     raise AssertionError("the doctor says nothing of the archive")
 
 
-async def test_ops_3_an_archive_that_is_not_there_yet_is_made_at_the_first_use_and_not_by_the_doctor(folder):
+async def test_ops_3_a_missing_archive_is_created_at_first_use_and_not_by_the_doctor(folder):
     file = folder / ".turnkeeper" / "archive.db"
     assert await archive() == Finding("archive", "good", f"{file}, created at the first use")
     assert not file.parent.exists()
 
 
-async def test_ops_3_an_archive_that_can_be_written_stays_as_it_was(folder):
+async def test_ops_3_checking_a_writable_archive_leaves_it_unchanged(folder):
     async with Stores.of(Settings()) as stores:
         await stores.blobs.put("s1", ["a"])
         assert await archive() == Finding("archive", "good", str(folder / ".turnkeeper" / "archive.db"))
@@ -35,7 +35,7 @@ async def test_ops_3_an_archive_that_can_be_written_stays_as_it_was(folder):
         assert await stores.database.read(lambda connection: connection.scalar(counted)) == 1
 
 
-async def test_ops_3_a_file_that_is_no_archive_is_named_with_the_fix(folder, monkeypatch):
+async def test_ops_3_a_file_that_is_not_an_archive_is_reported_with_the_fix(folder, monkeypatch):
     file = folder / "notes.txt"
     file.write_text("no database at all" * 100)
     monkeypatch.setenv("TURNKEEPER_ARCHIVE_URL", f"sqlite:///{file}")
@@ -47,7 +47,7 @@ async def test_ops_3_a_file_that_is_no_archive_is_named_with_the_fix(folder, mon
     )
 
 
-async def test_ops_3_a_folder_that_no_archive_can_be_made_in_is_named_with_the_fix(folder, monkeypatch):
+async def test_ops_3_a_folder_that_cannot_hold_an_archive_is_reported_with_the_fix(folder, monkeypatch):
     (folder / "taken").touch()
     monkeypatch.setenv("TURNKEEPER_ARCHIVE_URL", "sqlite:///taken/archive.db")
     assert await archive() == Finding(
@@ -58,7 +58,7 @@ async def test_ops_3_a_folder_that_no_archive_can_be_made_in_is_named_with_the_f
     )
 
 
-async def test_ops_3_a_postgresql_that_is_not_reached_is_named_without_its_password(monkeypatch):
+async def test_ops_3_an_unreachable_postgresql_is_reported_without_its_password(monkeypatch):
     pytest.importorskip("asyncpg", reason="the package asyncpg is not installed: turnkeeper[postgres]")
     monkeypatch.setenv("TURNKEEPER_ARCHIVE_URL", "postgresql://me:hunter2@127.0.0.1:1/archive")
     assert await archive() == Finding(
@@ -69,7 +69,7 @@ async def test_ops_3_a_postgresql_that_is_not_reached_is_named_without_its_passw
     )
 
 
-async def test_ops_3_without_the_driver_of_postgresql_its_package_is_named(monkeypatch):
+async def test_ops_3_a_missing_postgresql_driver_is_reported_with_its_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "asyncpg", None)
     monkeypatch.setenv("TURNKEEPER_ARCHIVE_URL", "postgresql://me:hunter2@127.0.0.1:1/archive")
     assert await archive() == Finding(

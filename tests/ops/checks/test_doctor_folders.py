@@ -1,4 +1,4 @@
-"""What the doctor says of the folders that the settings name (OPS-3)."""
+"""The doctor's findings about the folders in the settings (OPS-3)."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from turnkeeper.ops.checks.doctor import Finding
 @pytest.mark.parametrize(
     ("setting", "subject"), [("state_dir", "state folder"), ("workspace_root", "workspace")], ids=["state", "workspace"]
 )
-async def test_ops_3_a_file_in_place_of_a_folder_is_named_with_the_fix(folder, monkeypatch, setting, subject):
+async def test_ops_3_a_file_in_place_of_a_folder_is_reported_with_the_fix(folder, monkeypatch, setting, subject):
     (folder / "taken").touch()
     monkeypatch.setenv(f"TURNKEEPER_{setting.upper()}", "taken")
     assert await finding(subject) == Finding(
@@ -17,7 +17,7 @@ async def test_ops_3_a_file_in_place_of_a_folder_is_named_with_the_fix(folder, m
     )
 
 
-async def test_ops_3_a_workspace_that_is_not_there_yet_is_created_later(folder):
+async def test_ops_3_a_missing_workspace_is_created_later(folder):
     message = f"{folder / 'turnkeeper-workspace'}, created at the first start"
     assert await finding("workspace") == Finding("workspace", "good", message)
     assert not (folder / "turnkeeper-workspace").exists()

@@ -44,7 +44,7 @@ async def finding(subject: str) -> Finding:
         ),
     ],
 )
-async def test_ops_3_the_doctor_says_which_model_new_sessions_get_and_why(monkeypatch, env, message):
+async def test_ops_3_the_doctor_reports_the_model_of_new_sessions_and_the_reason(monkeypatch, env, message):
     for variable, value in env.items():
         monkeypatch.setenv(variable, value)
     assert await finding("model") == Finding("model", "good", message)
@@ -66,7 +66,7 @@ async def test_ops_3_the_doctor_says_which_model_new_sessions_get_and_why(monkey
         (CHAT, "openai_chat.base_url is not set", "set it, for Ollama to http://127.0.0.1:11434/v1"),
     ],
 )
-async def test_ops_3_what_the_model_lacks_is_named_with_the_fix(monkeypatch, model, lacking, fix):
+async def test_ops_3_a_missing_key_or_address_of_the_model_is_reported_with_the_fix(monkeypatch, model, lacking, fix):
     monkeypatch.setenv("TURNKEEPER_MODEL", model)
     message = f"{model} for new sessions (the setting model), but {lacking}"
     assert await finding("model") == Finding("model", "broken", message, fix)
@@ -75,7 +75,7 @@ async def test_ops_3_what_the_model_lacks_is_named_with_the_fix(monkeypatch, mod
 @pytest.mark.parametrize(
     ("model", "sdk"), [("anthropic:claude-sonnet-5-5", "anthropic"), ("openai:x", "openai"), (CHAT, "openai")]
 )
-async def test_ops_3_an_sdk_that_is_missing_is_named_with_the_extra_that_brings_it(monkeypatch, model, sdk):
+async def test_ops_3_a_missing_sdk_is_reported_with_its_extra(monkeypatch, model, sdk):
     monkeypatch.setenv("TURNKEEPER_MODEL", model)
     monkeypatch.setitem(sys.modules, sdk, None)
     message = f"{model} for new sessions (the setting model), but the package {sdk} is not installed"
@@ -90,7 +90,7 @@ async def test_ops_3_an_sdk_that_is_missing_is_named_with_the_extra_that_brings_
         (CHAT, f"unknown for {CHAT}"),
     ],
 )
-async def test_ops_3_the_doctor_says_whether_costs_are_known(monkeypatch, model, message):
+async def test_ops_3_the_doctor_reports_whether_costs_are_known(monkeypatch, model, message):
     monkeypatch.setenv("TURNKEEPER_MODEL", model)
     assert await finding("costs") == Finding("costs", "good", message)
 
@@ -102,7 +102,7 @@ async def test_ops_3_the_doctor_says_whether_costs_are_known(monkeypatch, model,
         (CHAT, f"unknown for {CHAT}", "set limits.max_tokens_per_turn instead"),
     ],
 )
-async def test_ops_3_costs_that_are_not_known_are_a_fault_where_they_are_limited(monkeypatch, model, why, fix):
+async def test_ops_3_unknown_costs_are_an_error_if_costs_are_limited(monkeypatch, model, why, fix):
     monkeypatch.setenv("TURNKEEPER_MODEL", model)
     monkeypatch.setitem(sys.modules, "genai_prices", None)
     assert await finding("costs") == Finding("costs", "good", why)
@@ -111,7 +111,7 @@ async def test_ops_3_costs_that_are_not_known_are_a_fault_where_they_are_limited
     assert await finding("costs") == Finding("costs", "broken", message, fix)
 
 
-async def test_agt_9_the_doctor_names_what_is_left_out_of_a_models_requests(folder):
+async def test_agt_9_the_doctor_lists_the_parts_left_out_of_a_models_requests(folder):
     texts = ["tool look (refused)", "max_tokens over 8,192 (refused)"]
     report = WorkerReport(identity="w", reported_at=0.0, refused_parts={CHAT: texts})
     report.write(load_settings().state_dir)

@@ -22,7 +22,7 @@ WIDE = {"TURNKEEPER_API_HOST": "0.0.0.0", "TURNKEEPER_AUTH__KEYS": "true"}
         ),
     ],
 )
-async def test_api_4_the_doctor_says_by_which_names_other_machines_reach_the_gateway(
+async def test_api_4_the_doctor_reports_the_names_under_which_the_gateway_is_reachable(
     folder: Path, monkeypatch: pytest.MonkeyPatch, env: dict[str, str], note: str
 ) -> None:
     monkeypatch.setenv("TEMPORAL_ADDRESS", "127.0.0.1:1")

@@ -1,4 +1,4 @@
-"""What the doctor and `turnkeeper up` say about foreign tool servers (OPS-3, OPS-4, AGT-6)."""
+"""The findings of the doctor and `turnkeeper up` about foreign tool servers (OPS-3, OPS-4, AGT-6)."""
 
 import json
 import sys
@@ -32,11 +32,11 @@ def program(*flags: str) -> dict[str, object]:
     return {"command": sys.executable, "args": ["-I", odd.__file__, *flags]}
 
 
-async def test_ops_3_without_a_file_there_is_only_the_built_in_server():
+async def test_ops_3_without_a_file_the_built_in_server_is_the_only_one():
     assert await findings() == [Finding("tool servers", "good", "only the built-in one")]
 
 
-async def test_ops_3_every_tool_server_is_asked_and_what_is_wrong_is_told_with_the_mend(folder, monkeypatch):
+async def test_ops_3_every_tool_server_is_checked_and_problems_have_a_fix(folder, monkeypatch):
     monkeypatch.setattr(doctor, "TOOL_SERVER_SECONDS", 3.0)
     crash = {"command": sys.executable, "args": ["-c", "raise SystemExit('no such database')"]}
     write(
@@ -67,7 +67,7 @@ async def test_ops_3_every_tool_server_is_asked_and_what_is_wrong_is_told_with_t
     assert "no such database" in (folder / ".turnkeeper/logs/mcp-crash.log").read_text()
 
 
-async def test_ops_3_of_a_program_that_is_not_there_the_doctor_says_what_its_log_knows(folder):
+async def test_ops_3_for_a_program_that_cannot_start_the_doctor_quotes_its_log(folder):
     write(folder, bad={"command": "no-such-command"})
     for _ in range(2):  # nothing of an older run is reported
         (finding,) = await findings()
@@ -78,7 +78,7 @@ async def test_ops_3_of_a_program_that_is_not_there_the_doctor_says_what_its_log
         assert (finding.state, finding.message) == ("broken", message)
 
 
-async def test_ops_3_a_list_of_tools_that_is_none_is_told(folder):
+async def test_ops_3_an_invalid_list_of_tools_is_reported(folder):
     write(folder, bad=program("no tools"))
     (finding,) = await findings()
     assert (finding.state, finding.message) == (
@@ -87,7 +87,7 @@ async def test_ops_3_a_list_of_tools_that_is_none_is_told(folder):
     )
 
 
-async def test_ops_3_tools_whose_schema_vendors_would_refuse_are_named(folder):
+async def test_ops_3_tools_with_a_schema_that_vendors_would_reject_are_reported(folder):
     write(folder, odd=program("refused schema"))
     message = f"{len(odd.TOOLS) + 1} tools; vendors reject the schema of refused, so the model gets it as text"
     assert await findings() == [Finding("tools of odd", "good", message)]
@@ -102,7 +102,7 @@ async def test_agt_6_errors_and_notes_of_the_file_are_findings(folder):
     ]
 
 
-async def test_agt_6_a_file_that_is_no_json_is_a_finding(folder):
+async def test_agt_6_a_file_that_is_not_json_is_a_finding(folder):
     (folder / "mcp.json").write_text("{")
     message = "cannot be read as JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"
     assert await findings() == [Finding("tools of mcp.json", "broken", message, "correct mcp.json")]
@@ -115,7 +115,7 @@ async def test_ops_4_a_named_file_of_tool_servers_must_exist(folder):
     assert "Traceback" not in output
 
 
-async def test_agt_6_up_says_which_tool_servers_did_not_start_and_runs(folder, monkeypatch):
+async def test_agt_6_up_reports_the_tool_servers_that_did_not_start_and_runs(folder, monkeypatch):
     """U10, L4: a broken server is silent, or stops everything."""
     (folder / "shop_tools.py").write_text("def refund(:\n")
     shop = {"command": sys.executable, "args": ["shop_tools.py"]}

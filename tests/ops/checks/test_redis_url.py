@@ -28,13 +28,13 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("url", VALID)
-def test_ops_4_redis_is_a_server_by_its_url(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+def test_ops_4_redis_is_configured_by_its_url(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.setenv("TURNKEEPER_REDIS_URL", url)
     assert load_settings().redis_url == url
 
 
 @pytest.mark.parametrize("url", REFUSED)
-def test_ops_4_any_other_url_stops_the_start_without_being_repeated(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+def test_ops_4_any_other_url_stops_the_start_and_is_not_repeated(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.setenv("TURNKEEPER_REDIS_URL", url)
     with pytest.raises(SettingsError) as refused:
         load_settings()

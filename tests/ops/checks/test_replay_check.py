@@ -74,7 +74,7 @@ def renamed_activity(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ToolActivities.call_tool, "__temporal_activity_definition", renamed)
 
 
-async def test_ops_9_recorded_histories_replay_with_the_code_at_hand(folder: Path) -> None:
+async def test_ops_9_recorded_histories_replay_with_the_current_code(folder: Path) -> None:
     """Some histories; tests/replay covers all."""
     copies = {Path(shutil.copy(file, folder)) for file in sorted(HISTORIES.glob("*.json"))[::6]}
     results = await findings(folder)
@@ -84,7 +84,7 @@ async def test_ops_9_recorded_histories_replay_with_the_code_at_hand(folder: Pat
 
 
 @pytest.mark.usefixtures("renamed_activity")
-async def test_ops_9_a_renamed_activity_is_named_with_session_and_run() -> None:
+async def test_ops_9_a_renamed_activity_is_reported_with_session_and_run() -> None:
     started = read_history(TOOLS).events[0].workflow_execution_started_event_attributes
     line = f"session {started.workflow_id}, run {started.original_execution_run_id} ({TOOLS}): {DIFFERS}"
     assert (await only_finding(TOOLS)).line() == line
@@ -109,7 +109,7 @@ async def _upsert_memo_later() -> None:
         (_fail, "Fail workflow"),
     ],
 )
-async def test_ops_9_a_command_beyond_the_history_is_named_though_the_sdk_accepts_it(
+async def test_ops_9_a_command_beyond_the_history_is_reported_though_the_sdk_accepts_it(
     step: Callable[[], object], command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_the_end_of_a_turn(monkeypatch, step)
@@ -120,7 +120,7 @@ async def test_ops_9_a_command_beyond_the_history_is_named_though_the_sdk_accept
     assert finding.message == f"after event {last} nothing more is recorded, but today's code asks for: {command}"
 
 
-async def test_ops_9_the_event_at_which_the_sdk_stops_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ops_9_the_event_at_which_the_sdk_stops_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     at_the_end_of_a_turn(monkeypatch, lambda: asyncio.create_task(workflow.sleep(1)))
     finding = await only_finding(HISTORIES / "configured_and_ended.json")
     message = r"the SDK says: \[TMPRL1100\] .* Timer machine does not handle this event: event (\d+), (\w+)"
@@ -129,7 +129,7 @@ async def test_ops_9_the_event_at_which_the_sdk_stops_is_named(monkeypatch: pyte
     assert kind == "WorkflowExecutionUpdateAccepted"
 
 
-async def test_ops_9_an_exception_of_the_code_is_named_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ops_9_an_exception_of_the_code_is_reported_with_its_location(monkeypatch: pytest.MonkeyPatch) -> None:
     def explode() -> None:
         raise RuntimeError("no way\nto go on")
 
@@ -141,7 +141,7 @@ async def test_ops_9_an_exception_of_the_code_is_named_with_its_place(monkeypatc
     )
 
 
-async def test_ops_9_a_run_that_a_busy_machine_held_up_is_replayed_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ops_9_a_run_delayed_by_a_busy_machine_is_replayed_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
     replay = replay_check._replay
 
     async def first_held_up(*arguments: Any) -> Exception | None:
@@ -153,7 +153,7 @@ async def test_ops_9_a_run_that_a_busy_machine_held_up_is_replayed_once_more(mon
     assert (await only_finding(TOOLS)).verdict == "replays"
 
 
-async def test_ops_9_code_that_the_sandbox_cannot_load_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ops_9_code_that_the_sandbox_cannot_load_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise ImportError("no module named 'tomorrow'")
 
@@ -166,7 +166,7 @@ async def test_ops_9_code_that_the_sandbox_cannot_load_is_told(monkeypatch: pyte
 # ---- files
 
 
-async def test_ops_9_a_run_that_no_worker_has_seen_is_counted_and_no_more(folder: Path) -> None:
+async def test_ops_9_a_run_that_no_worker_has_seen_is_only_counted(folder: Path) -> None:
     history = json.loads(TOOLS.read_text())
     (folder / "new.json").write_text(json.dumps({"events": history["events"][:2]}))
     tally = Tally()
@@ -184,7 +184,7 @@ async def test_ops_9_the_runs_of_a_session_are_counted_as_one_session() -> None:
     assert json.loads(tally.to_json()) == counts
 
 
-async def test_ops_9_a_history_is_read_as_the_web_ui_writes_it(folder: Path) -> None:
+async def test_ops_9_a_history_exported_by_the_web_ui_is_read(folder: Path) -> None:
     history = json.loads(TOOLS.read_text())
     for event in history["events"]:
         event["eventType"] = event["eventType"].removeprefix("EVENT_TYPE_").title().replace("_", "")
@@ -228,7 +228,7 @@ def _foreign(history: dict[str, Any]) -> None:
         (_foreign, "is the history of a workflow 'Billing', not of a session (AgenticAIWorkflow)"),
     ],
 )
-async def test_ops_9_a_history_that_is_no_session_is_told_as_such(folder: Path, change: Any, message: str) -> None:
+async def test_ops_9_the_history_of_another_workflow_is_reported(folder: Path, change: Any, message: str) -> None:
     history = json.loads(TOOLS.read_text())
     change(history)
     (folder / "given.json").write_text(json.dumps(history))
@@ -238,14 +238,14 @@ async def test_ops_9_a_history_that_is_no_session_is_told_as_such(folder: Path, 
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"{", b"{}", b"[]", b"7", b'{"events": [7]}', b'{"events": [{}]}'])
-async def test_ops_9_a_file_that_is_no_history_is_named(folder: Path, content: bytes) -> None:
+async def test_ops_9_a_file_that_is_not_a_history_is_reported(folder: Path, content: bytes) -> None:
     (folder / "given.json").write_bytes(content)
     finding = await only_finding(folder / "given.json")
     assert finding.verdict == "unusable"
     assert finding.line().startswith(f"{folder / 'given.json'}: is not ")
 
 
-async def test_ops_9_one_bad_file_does_not_keep_the_others_from_being_replayed(folder: Path) -> None:
+async def test_ops_9_one_bad_file_does_not_stop_the_replay_of_the_others(folder: Path) -> None:
     (folder / "empty").mkdir()
     results = await findings(folder / "nowhere.json", folder / "empty", TOOLS)
     assert {(finding.file, finding.verdict) for finding in results} == {
@@ -258,7 +258,7 @@ async def test_ops_9_one_bad_file_does_not_keep_the_others_from_being_replayed(f
 # ---- live sessions
 
 
-async def test_ops_9_a_session_deleted_before_it_could_be_read_is_told(
+async def test_ops_9_a_session_deleted_before_it_could_be_read_is_reported(
     temporal: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def listed(*_: object, **__: object) -> Any:
@@ -270,14 +270,14 @@ async def test_ops_9_a_session_deleted_before_it_could_be_read_is_told(
     assert {(finding.session, finding.verdict) for finding in results} == {("chat-1", "gone"), ("chat-2", "gone")}
 
 
-async def test_ops_9_a_workflow_that_is_no_session_is_told_as_such(temporal: Client) -> None:
+async def test_ops_9_a_workflow_that_is_not_a_session_is_reported(temporal: Client) -> None:
     await temporal.start_workflow("Billing", id="bill-1", task_queue="nobody")
     (finding,) = [finding async for finding in check_sessions(temporal, ids=["bill-1"])]
     assert (finding.verdict, finding.session) == ("unusable", "bill-1")
     assert finding.message == "is the history of a workflow 'Billing', not of a session (AgenticAIWorkflow)"
 
 
-async def test_ops_9_what_temporal_refuses_is_told_in_its_words(temporal: Client) -> None:
+async def test_ops_9_an_error_of_temporal_is_reported_in_its_own_words(temporal: Client) -> None:
     config = temporal.config()
     elsewhere = Client(temporal.service_client, namespace="nowhere", data_converter=config["data_converter"])
     with pytest.raises(TemporalAccessError, match="Namespace nowhere is not found"):
@@ -312,7 +312,7 @@ def changed_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-async def test_ops_9_the_command_replays_exported_histories_with_the_code_at_hand(changed_code: Path) -> None:
+async def test_ops_9_the_command_replays_exported_histories_with_the_current_code(changed_code: Path) -> None:
     started = read_history(TOOLS).events[0].workflow_execution_started_event_attributes
     chosen = [str(TOOLS), str(HISTORIES / "one_turn.json")]
 
@@ -326,7 +326,7 @@ async def test_ops_9_the_command_replays_exported_histories_with_the_code_at_han
     )
 
 
-async def test_ops_9_the_command_speaks_json_and_goes_on_after_a_bad_file(folder: Path) -> None:
+async def test_ops_9_the_command_prints_json_and_continues_after_a_bad_file(folder: Path) -> None:
     (folder / "bad.json").write_text("{}")
     (folder / "old.json").write_text(TOOLS.read_text().replace('"call_tool"', '"old_tool"'))
     code, lines = await run(ROOT, "--json", str(folder / "bad.json"), str(folder / "old.json"))
@@ -339,7 +339,7 @@ async def test_ops_9_the_command_speaks_json_and_goes_on_after_a_bad_file(folder
     assert (summary["sessions"], summary["runs"], summary["differ"], summary["unusable"]) == (1, 1, 1, 1)
 
 
-async def test_ops_9_what_the_command_cannot_look_at_is_no_difference(folder: Path) -> None:
+async def test_ops_9_an_unusable_file_or_server_is_not_reported_as_a_difference(folder: Path) -> None:
     (folder / "bad.json").write_text("{}")
     code, (line, summary) = await run(ROOT, str(folder / "bad.json"))
     assert code == 2
@@ -362,7 +362,7 @@ async def test_ops_9_what_the_command_cannot_look_at_is_no_difference(folder: Pa
     assert "Use only one of" in " ".join(lines)
 
 
-async def test_ops_9_its_page_names_every_option() -> None:
+async def test_ops_9_the_page_documents_every_option() -> None:
     _, lines = await run(ROOT, "--help")
     options = set(re.findall(r"--[a-z]+", " ".join(lines))) - {"--help"}
     page = (ROOT / "docs" / "replay-check.md").read_text()

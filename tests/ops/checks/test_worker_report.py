@@ -25,7 +25,7 @@ from turnkeeper.ops.checks.worker_report import MAX_AGE_SECONDS, WorkerReport, f
 COMPOSE = yaml.safe_load((Path(__file__).parents[3] / "docker-compose.yml").read_text())["services"]
 
 RUNS = 5
-"""Of each health check: one that loaded the SDK would crash in half of its runs."""
+"""Runs of each health check: one that loaded the SDK would crash in half of them."""
 
 
 async def exit_code(*command: str, **env: str) -> tuple[int, str]:
@@ -79,7 +79,7 @@ async def is_healthy(check: list[str], env: dict[str, str]) -> bool:
     return (await exit_code(*check, **env))[0] == 0
 
 
-async def test_ops_5_a_worker_reports_while_temporal_lists_it_among_those_that_poll(
+async def test_ops_5_a_worker_reports_while_temporal_lists_it_as_a_poller(
     temporal: Client, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_report, "REPORT_SECONDS", 0.01)
@@ -101,7 +101,7 @@ async def test_ops_5_a_worker_reports_while_temporal_lists_it_among_those_that_p
         (-1_000.0, "Worker w reported last before this machine was started."),
     ],
 )
-def test_ops_5_an_old_report_is_none(folder: Path, age: float, trouble: str | None) -> None:
+def test_ops_5_an_outdated_report_is_ignored(folder: Path, age: float, trouble: str | None) -> None:
     WorkerReport(identity="w", reported_at=time.monotonic() - age).write(folder)
     assert find_trouble(Settings(state_dir=folder)) == trouble
 
@@ -115,7 +115,7 @@ def test_ops_5_an_old_report_is_none(folder: Path, age: float, trouble: str | No
         ("1 / 0", 1, "ZeroDivisionError"),
     ],
 )
-async def test_ops_5_a_program_ends_with_its_code_and_without_clean_up(body: str, code: int, text: str) -> None:
+async def test_ops_5_a_program_ends_with_its_exit_code_and_without_clean_up(body: str, code: int, text: str) -> None:
     script = (
         "import atexit, sys\nfrom turnkeeper.workflows.hosting.process import run_to_end\n"
         f"atexit.register(print, 'cleaned up')\ndef main(): {body}\nrun_to_end(main)"

@@ -53,7 +53,7 @@ def processes_in(report: str) -> list[int]:
     return [int(pid) for pid in re.findall(r"(?:process|worker|gateway) (\d+)", report)]
 
 
-async def test_ops_3_the_demo_is_played_survives_its_crashes_and_leaves_nothing_behind(temporary, monkeypatch):
+async def test_ops_3_the_demo_runs_survives_its_crashes_and_leaves_nothing_behind(temporary, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     # What is set for a stack of one's own is not about the demo's.
     monkeypatch.setenv("TURNKEEPER_MODEL", "anthropic:nobody")
@@ -84,7 +84,7 @@ async def test_ops_3_the_demo_is_played_survives_its_crashes_and_leaves_nothing_
     assert list(temporary.iterdir()) == []
 
 
-async def test_ops_3_ctrl_c_in_the_middle_stops_and_removes_everything(temporary):
+async def test_ops_3_ctrl_c_during_the_demo_stops_and_removes_everything(temporary):
     command = await Command.start("demo")
     report = await command.until_said("> read promises.md")
     pids = processes_in(report)
@@ -101,7 +101,7 @@ async def test_ops_3_ctrl_c_in_the_middle_stops_and_removes_everything(temporary
     assert list(temporary.iterdir()) == []
 
 
-async def test_ops_3_a_demo_that_cannot_be_played_says_why_in_one_sentence(folder, temporary, monkeypatch):
+async def test_ops_3_a_demo_that_cannot_run_gives_the_reason_in_one_sentence(folder, temporary, monkeypatch):
     broken = folder / "bin" / "temporal"
     broken.parent.mkdir()
     broken.write_text("#!/bin/sh\n")
@@ -115,7 +115,7 @@ async def test_ops_3_a_demo_that_cannot_be_played_says_why_in_one_sentence(folde
 
 
 @needs_linux
-async def test_ops_3_a_reserved_port_is_given_to_nobody_else_and_can_be_listened_on():
+async def test_ops_3_a_reserved_port_is_not_reused_and_can_be_listened_on():
     with reserved_port() as port:
         with socket.create_server((LOOPBACK, port)) as listener:
             assert listener.getsockname()[1] == port
@@ -150,12 +150,12 @@ async def play(
     return code, [line.removeprefix("BROKEN  ") for line in lines if line.startswith("BROKEN")]
 
 
-async def test_ops_3_a_gateway_that_loses_nothing_is_not_complained_of(environment):
+async def test_ops_3_a_gateway_that_loses_nothing_breaks_no_promise(environment):
     async with lossy_gateway(environment.url, turn="none of these") as url:
         assert await play(environment, url, "faithful") == (0, [])
 
 
-async def test_ops_3_a_demo_that_is_kept_can_be_looked_at_until_ctrl_c(environment, monkeypatch, capsys):
+async def test_ops_3_a_demo_with_keep_stays_open_until_ctrl_c(environment, monkeypatch, capsys):
     @asynccontextmanager
     async def demo_environment(folder: Path) -> AsyncIterator[DemoEnvironment]:
         yield environment
@@ -182,7 +182,7 @@ async def test_ops_3_a_demo_that_is_kept_can_be_looked_at_until_ctrl_c(environme
     assert await playing == 0
 
 
-async def test_ops_3_a_turn_that_is_lost_in_the_transcript_is_named(environment):
+async def test_ops_3_a_turn_lost_from_the_transcript_is_reported(environment):
     async with lossy_gateway(environment.url, turn="tools", where="/conversation/full") as url:
         code, broken = await play(environment, url, "lossy-transcript")
     assert code == 1
@@ -192,7 +192,7 @@ async def test_ops_3_a_turn_that_is_lost_in_the_transcript_is_named(environment)
     ]
 
 
-async def test_ops_3_a_turn_that_the_watching_client_never_sees_is_named(environment):
+async def test_ops_3_a_turn_that_the_watching_client_never_sees_is_reported(environment):
     async with lossy_gateway(environment.url, turn="approval", where="/events") as url:
         # Only what is never seen is waited for: a busy machine changes nothing.
         code, broken = await play(environment, url, "lossy-events", steps=[approve_a_write], patience=5)
@@ -201,7 +201,7 @@ async def test_ops_3_a_turn_that_the_watching_client_never_sees_is_named(environ
     assert "The client never received turn 'approval'." in broken
 
 
-async def test_ops_3_a_transcript_that_cannot_be_read_is_no_proof(environment):
+async def test_ops_3_an_unreadable_transcript_proves_nothing(environment):
     async with lossy_gateway(environment.url, turn="none of these", refuses=("/conversation/full", "/queue")) as url:
         code, broken = await play(environment, url, "unreadable")
     assert code == 1
@@ -224,7 +224,7 @@ FAILURES = {
         (the_server_dies, kill_the_worker),
         "The Temporal server stopped during the demo.",
     ),
-    # Last, so that nobody has to start it again.
+    # Last, so that no test has to start it again.
     "the gateway, after all": ((use_tools, the_gateway_dies), "The gateway stopped during the demo."),
 }
 
@@ -245,7 +245,7 @@ async def revived(environment: DemoEnvironment) -> DemoEnvironment:
 
 
 @pytest.mark.parametrize(("steps", "failure"), FAILURES.values(), ids=FAILURES)
-async def test_ops_3_a_failure_of_the_environment_neither_proves_a_promise_nor_breaks_one(revived, steps, failure):
+async def test_ops_3_a_failure_of_the_environment_neither_proves_nor_breaks_a_promise(revived, steps, failure):
     console = Console(file=io.StringIO(), width=1_000)
     session = f"failure-{uuid4()}"
     code = await run_scenario(revived, Report(console), url=revived.url, session_id=session, steps=steps)

@@ -174,15 +174,15 @@ BROKEN: dict[str, tuple[SessionLog, str]] = {
 }
 
 
-def test_ops_3_a_log_that_keeps_every_promise_is_not_complained_of():
+def test_ops_3_a_log_that_keeps_every_promise_has_no_violation():
     assert broken_promises(FLAWLESS) == []
 
 
 @pytest.mark.parametrize(("log", "sentence"), BROKEN.values(), ids=BROKEN)
-def test_ops_3_every_broken_promise_is_said_in_words(log: SessionLog, sentence: str):
+def test_ops_3_every_broken_promise_is_described(log: SessionLog, sentence: str):
     assert broken_promises(log) == [sentence]
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-def test_ops_3_no_promise_is_one_that_nothing_can_break(promise: Callable):
+def test_ops_3_every_promise_can_be_broken(promise: Callable):
     assert any(list(promise(log)) for log, _ in BROKEN.values())

@@ -6,7 +6,7 @@ from pathlib import Path
 from turnkeeper.worker import ID_CHARS, SESSION_PACKAGES, build_id
 
 
-def test_ops_8_a_build_id_follows_from_the_code_alone_wherever_it_is_installed(tmp_path):
+def test_ops_8_a_build_id_depends_only_on_the_code(tmp_path):
     root = Path(__file__).parents[3]
     for package in SESSION_PACKAGES:
         shutil.copytree(root / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))

@@ -101,21 +101,21 @@ async def running_stack(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Comman
             await command.ended()
 
 
-async def test_ops_3_help_lists_the_commands_that_work():
+async def test_ops_3_help_lists_the_working_commands():
     code, output = await run("--help")
     assert code == 0
     for command in ("up", "worker", "api", "chat", "demo", "doctor", "health", "replay-check", "version"):
         assert f" {command} " in output
 
 
-async def test_ops_3_the_version_names_what_matters_in_a_bug_report():
+async def test_ops_3_the_version_shows_the_details_for_a_bug_report():
     code, output = await run("version")
     assert code == 0
     assert [line.split()[0] for line in output.splitlines()] == ["turnkeeper", "temporalio", "Python"]
     assert "embedded Temporal server 1." in output
 
 
-async def test_ops_3_the_doctor_without_a_stack_says_what_is_missing_and_how_to_mend_it():
+async def test_ops_3_the_doctor_without_a_stack_reports_what_is_missing_with_the_fix():
     ports = {"TURNKEEPER_API_PORT": "1", "TURNKEEPER_TEMPORAL_PORT": "2"}
     code, output = await run("doctor", **ports)
     broken = [line for line in output.splitlines() if line.startswith("BROKEN")]
@@ -127,7 +127,7 @@ async def test_ops_3_the_doctor_without_a_stack_says_what_is_missing_and_how_to_
     ]
 
 
-async def test_ops_3_the_doctor_of_a_machine_for_workers_misses_no_gateway():
+async def test_ops_3_the_doctor_does_not_require_a_gateway_on_a_worker_machine():
     code, output = await run("doctor", TEMPORAL_ADDRESS="127.0.0.1:2", TURNKEEPER_API_PORT="1")
     no_worker, broken = [line for line in output.splitlines() if line.startswith("BROKEN")]
     assert no_worker.startswith("BROKEN  partial output")
@@ -181,7 +181,7 @@ async def test_agt_8_a_workspace_that_cannot_be_a_folder_stops_the_start(folder)
 
 
 @pytest.mark.parametrize("command", ["up", "worker", "api"])
-async def test_ses_15_a_state_folder_of_another_version_is_left_as_it_is(folder, command, monkeypatch):
+async def test_ses_15_a_state_folder_of_another_version_is_left_unchanged(folder, command, monkeypatch):
     folder.joinpath("state").mkdir()
     monkeypatch.setenv("TURNKEEPER_STATE_DIR", "state")
     archive = folder / "state/archive.db"
@@ -195,14 +195,14 @@ async def test_ses_15_a_state_folder_of_another_version_is_left_as_it_is(folder,
     assert [file.name for file in archive.parent.iterdir()] == [archive.name]
 
 
-async def test_ops_4_a_gateway_for_other_machines_is_refused_for_want_of_keys():
+async def test_ops_4_a_gateway_for_other_machines_without_keys_is_rejected():
     code, output = await run("api", TURNKEEPER_API_HOST="0.0.0.0")
     assert code == 1
     assert "turnkeeper keys create" in output
 
 
 @needs_linux
-async def test_ops_1_one_command_starts_everything_and_ctrl_c_stops_all_of_it(folder, stack):
+async def test_ops_1_one_command_starts_everything_and_ctrl_c_stops_it(folder, stack):
     server = EmbeddedServer.recorded(folder / ".turnkeeper")
     assert await gateway_is_ready()
     code, findings = await run("doctor")
@@ -221,7 +221,7 @@ async def test_ops_1_one_command_starts_everything_and_ctrl_c_stops_all_of_it(fo
 
 
 @needs_linux
-async def test_ops_2_what_dies_is_started_again_and_said(folder, stack):
+async def test_ops_2_a_process_that_dies_is_restarted_and_reported(folder, stack):
     server = EmbeddedServer.recorded(folder / ".turnkeeper")
     assert await gateway_is_ready()
     for child in stack.children():
@@ -238,7 +238,7 @@ async def test_ops_2_what_dies_is_started_again_and_said(folder, stack):
 
 
 @needs_linux
-async def test_ops_10_the_activities_of_a_stack_s_killed_worker_fail_at_once(folder, stack):
+async def test_ops_10_the_activities_of_the_stacks_killed_worker_fail_at_once(folder, stack):
     """The stack has not called Temporal before: it loads the SDK for this."""
     scripts = folder / ".turnkeeper" / "scripts"
     scripts.mkdir()
@@ -270,7 +270,7 @@ async def model_call(
 
 
 @needs_linux
-async def test_ops_2_a_second_stack_on_the_same_folder_is_refused_and_nothing_outlives_the_first_that_is_killed(
+async def test_ops_2_a_second_stack_is_rejected_and_nothing_survives_a_killed_first_one(
     monkeypatch,
 ):
     async with running_stack(monkeypatch) as stack:
@@ -285,7 +285,7 @@ async def test_ops_2_a_second_stack_on_the_same_folder_is_refused_and_nothing_ou
             await until_ended(child)
 
 
-async def test_ops_3_a_worker_that_waits_for_temporal_says_so_and_where():
+async def test_ops_3_a_worker_waiting_for_temporal_logs_the_address():
     """B7: an address that accepts connections and never answers."""
     silent = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
     address = "{}:{}".format(*silent.sockets[0].getsockname())
@@ -298,7 +298,7 @@ async def test_ops_3_a_worker_that_waits_for_temporal_says_so_and_where():
         silent.close()
 
 
-async def test_ops_3_a_gateway_that_cannot_connect_says_so_in_its_log():
+async def test_ops_3_a_gateway_that_cannot_connect_logs_it():
     """B7: it keeps running, and answers 503."""
     command = await Command.start("api", TEMPORAL_ADDRESS="127.0.0.1:1", TURNKEEPER_API_PORT="0")
     try:

@@ -103,7 +103,7 @@ def listening_addresses(pids: Iterable[int]) -> set[tuple[str, int]]:
     return addresses
 
 
-def test_ops_2_two_stacks_that_start_at_once_reserve_different_ports() -> None:
+def test_ops_2_two_stacks_started_at_once_reserve_different_ports() -> None:
     with reserved_blocked_port() as first, reserved_blocked_port() as second:
         assert first != second
         for port in (first, second):  # the reservation lets the server listen there
@@ -129,7 +129,7 @@ async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack
         yield Stack(gateway.url, ports, session, (web_ui.host, web_ui.port))
 
 
-async def test_ops_2_the_web_ui_has_an_own_address_and_a_port_that_pages_cannot_use(stack: Stack) -> None:
+async def test_ops_2_the_web_ui_has_its_own_address_and_a_port_that_pages_cannot_use(stack: Stack) -> None:
     host, port = stack.web_ui
     assert host != LOOPBACK
     assert host.startswith("127.")
@@ -194,7 +194,7 @@ async def test_ops_2_a_web_page_that_tries_every_port_reads_and_changes_nothing(
     assert await stack.sessions() == before
 
 
-async def test_ops_2_the_web_ui_works_behind_the_gateway(stack: Stack) -> None:
+async def test_ops_2_the_web_ui_works_through_the_gateway(stack: Stack) -> None:
     """Its pages, files and requests, with its own token; the browser refuses nothing by the page's policy."""
     complaints: list[str] = []
     async with launched() as browser:

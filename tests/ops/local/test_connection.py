@@ -25,17 +25,17 @@ async def client(server: DevServer) -> Client:
     return await connect(Settings(state_dir=server.state_dir))
 
 
-def test_ops_2_without_any_address_the_embedded_server_is_looked_for_at_its_port(folder):
+def test_ops_2_without_an_address_the_embedded_server_is_expected_at_its_port(folder):
     endpoint = find_endpoint(Settings(state_dir=folder, temporal_port=7777))
     assert (endpoint.address, endpoint.namespace, endpoint.embedded) == ("127.0.0.1:7777", "default", True)
 
 
-def test_ops_2_the_embedded_server_s_own_word_beats_the_port(folder):
+def test_ops_2_the_embedded_servers_recorded_address_overrides_the_port(folder):
     EmbeddedServer.file(folder).write_text(EmbeddedServer(address="127.0.0.1:9", ui_url=None, pid=1).model_dump_json())
     assert find_endpoint(Settings(state_dir=folder)).address == "127.0.0.1:9"
 
 
-def test_ops_2_an_address_in_temporal_s_own_configuration_is_used_as_it_is(folder, monkeypatch):
+def test_ops_2_an_address_in_temporals_own_configuration_is_used_unchanged(folder, monkeypatch):
     (folder / "temporal.toml").write_text(
         '[profile.default]\naddress = "cloud.example:7233"\nnamespace = "ours"\napi_key = "secret"'
     )
@@ -48,7 +48,7 @@ def test_ops_2_an_address_in_temporal_s_own_configuration_is_used_as_it_is(folde
 
 
 @pytest.mark.parametrize("variable", ["HOME", "XDG_CONFIG_HOME"])
-def test_ops_2_a_file_where_temporal_s_own_tools_look_for_it_is_used(folder, monkeypatch, variable):
+def test_ops_2_a_file_at_temporals_default_location_is_used(folder, monkeypatch, variable):
     monkeypatch.delenv("TEMPORAL_CONFIG_FILE")
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     monkeypatch.setenv("HOME", str(folder / "home"))
@@ -63,7 +63,7 @@ def test_ops_2_a_file_where_temporal_s_own_tools_look_for_it_is_used(folder, mon
     assert find_endpoint(Settings(state_dir=folder)).address == "cloud.example:7233"
 
 
-def test_ops_2_a_key_to_a_server_that_is_not_named_is_an_error(folder, monkeypatch):
+def test_ops_2_a_key_without_a_server_address_is_an_error(folder, monkeypatch):
     monkeypatch.setenv("TEMPORAL_API_KEY", "secret")
     with pytest.raises(TemporalAccessError) as refused:
         find_endpoint(Settings(state_dir=folder))
@@ -72,14 +72,14 @@ def test_ops_2_a_key_to_a_server_that_is_not_named_is_an_error(folder, monkeypat
     )
 
 
-def test_ops_2_a_configuration_that_can_t_be_read_is_an_error(folder, monkeypatch):
+def test_ops_2_an_unreadable_configuration_is_an_error(folder, monkeypatch):
     monkeypatch.setenv("TEMPORAL_PROFILE", "nobody's")
     with pytest.raises(TemporalAccessError, match="nobody's"):
         find_endpoint(Settings(state_dir=folder))
 
 
 @pytest.mark.parametrize("patience", [0.0, 0.5])
-async def test_ops_2_a_server_that_is_not_there_is_named_with_the_fix(folder, patience):
+async def test_ops_2_an_unreachable_server_is_reported_with_the_fix(folder, patience):
     port = free_port()
     with pytest.raises(TemporalAccessError) as refused:
         await connect(Settings(state_dir=folder, temporal_port=port), patience=patience)
@@ -115,13 +115,13 @@ CERTIFICATE = "Custom {{ kind: InvalidData, error: InvalidCertificate({}) }}"
         ("", "no answer", ""),
     ],
 )
-def test_ops_2_the_sdk_s_error_is_put_into_words_with_the_fix(error: str, text: str, fix: str):
+def test_ops_2_an_sdk_error_is_explained_with_the_fix(error: str, text: str, fix: str):
     reason = reason_of(RuntimeError(error))
     assert text in reason.text
     assert fix in reason.fix if fix else not reason.fix
 
 
-async def test_ops_2_a_server_without_tls_and_an_unknown_namespace_are_named(folder, server, monkeypatch):
+async def test_ops_2_a_server_without_tls_and_an_unknown_namespace_are_reported(folder, server, monkeypatch):
     monkeypatch.setenv("TEMPORAL_ADDRESS", server.address)
     monkeypatch.setenv("TEMPORAL_NAMESPACE", "nope")
     with pytest.raises(TemporalAccessError, match=r"has no namespace 'nope'\. Set TEMPORAL_NAMESPACE, or create"):
@@ -138,7 +138,7 @@ async def test_ops_2_a_lazy_client_needs_no_server_until_its_first_call(folder):
         assert await client.service_client.check_health()
 
 
-async def test_ops_2_a_patient_client_meets_a_server_that_comes_later(folder):
+async def test_ops_2_a_patient_client_connects_to_a_server_that_starts_later(folder):
     settings = Settings(state_dir=folder, temporal_port=free_port())
     waiting = asyncio.create_task(connect(settings, patience=30))
     async with DevServer(folder, in_memory=True, port=settings.temporal_port, ui_port=None):
@@ -146,12 +146,12 @@ async def test_ops_2_a_patient_client_meets_a_server_that_comes_later(folder):
 
 
 @pytest.mark.parametrize(("named", "compression"), [("none", GrpcCompression.NONE), ("gzip", GrpcCompression.GZIP)])
-async def test_ops_8_compression_is_what_the_settings_say(folder, named, compression):
+async def test_ops_8_compression_follows_the_settings(folder, named, compression):
     client = await connect(Settings(state_dir=folder, grpc_compression=named), lazy=True)
     assert client.service_client.config.grpc_compression == compression
 
 
-async def test_ses_17_search_attributes_are_registered_once_by_however_many_at_the_same_time(client):
+async def test_ses_17_search_attributes_are_registered_once_by_concurrent_callers(client):
     await client.workflow_service.register_namespace(_namespace("fresh"))
     fresh = Client(client.service_client, namespace="fresh")
     await until(lambda: _is_known(fresh))
@@ -161,7 +161,7 @@ async def test_ses_17_search_attributes_are_registered_once_by_however_many_at_t
     await prepare(fresh)
 
 
-async def test_ses_17_a_search_attribute_of_another_type_is_named(client):
+async def test_ses_17_a_search_attribute_of_another_type_is_reported(client):
     named = search_attributes.TURNS.name
     await client.operator_service.remove_search_attributes(
         RemoveSearchAttributesRequest(namespace=client.namespace, search_attributes=[named])
@@ -175,7 +175,7 @@ async def test_ses_17_a_search_attribute_of_another_type_is_named(client):
         await prepare(client)
 
 
-async def test_ses_17_a_hosted_server_that_refuses_is_told_in_a_sentence(client, monkeypatch):
+async def test_ses_17_a_hosted_server_that_rejects_registration_is_explained_in_a_sentence(client, monkeypatch):
     async def refuse(*_: object, **__: object) -> None:
         raise RPCError("Request unauthorized.", RPCStatusCode.PERMISSION_DENIED, b"")
 

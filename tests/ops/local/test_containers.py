@@ -29,7 +29,7 @@ def service(name: str) -> str:
     return re.search(rf"^  {name}:\n((?:    .*\n|\n)+)", COMPOSE, re.MULTILINE)[1]
 
 
-def test_ops_5_the_namespace_job_makes_the_search_attributes_and_the_retention_of_the_code():
+def test_ops_5_the_namespace_job_uses_the_codes_search_attributes_and_retention():
     attributes = dict(re.findall(r"--name (\w+) --type (\w+)", COMPOSE))
     expected = {
         key.name: IndexedValueType.Name(key.indexed_value_type).removeprefix("INDEXED_VALUE_TYPE_").capitalize()
@@ -39,14 +39,14 @@ def test_ops_5_the_namespace_job_makes_the_search_attributes_and_the_retention_o
     assert f"--retention {RETENTION_DAYS}d" in COMPOSE
 
 
-def test_ops_5_everything_the_containers_set_is_a_setting():
+def test_ops_5_every_variable_that_the_containers_set_is_a_setting():
     variables = {ENV_PREFIX + name.replace(".", "__").upper() for name in setting_names()}
     used = set(re.findall(rf"{ENV_PREFIX}\w+", COMPOSE + DOCKERFILE))
     assert used
     assert used <= variables
 
 
-async def test_ops_5_the_server_of_the_containers_is_the_embedded_one_s_version(folder):
+async def test_ops_5_the_containers_server_has_the_version_of_the_embedded_one(folder):
     version = await server_version(find_binary(folder))
     assert set(re.findall(r"temporalio/(?:server|admin-tools):(\S+)", COMPOSE)) == {version}
 
@@ -57,14 +57,14 @@ def test_ops_5_every_port_is_published_on_loopback_only():
     assert all(port.startswith("127.0.0.1:") for port in published)
 
 
-def test_ops_5_the_image_has_every_package_of_ours_and_the_build_is_given_them():
+def test_ops_5_the_image_and_its_build_context_have_every_package():
     links = {path.readlink().name for path in (ROOT / "turnkeeper").iterdir() if path.is_symlink()}
     packages = {"turnkeeper", *(name for name in links if not name.endswith(".py"))}
     assert set(re.findall(r"^COPY (\w+) \1$", DOCKERFILE, re.MULTILINE)) == packages
     assert set(re.findall(r"^!(\w+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE)) == packages | {"LICENSE"}
 
 
-def test_ops_5_worker_and_gateway_open_the_same_archive_once_it_is_there():
+def test_ops_5_worker_and_gateway_open_the_same_archive_once_it_exists():
     assert COMPOSE.count("<<: *turnkeeper") == COMPOSE.count("<<: [*address, *archive, *redis, *model]") == 2
     assert re.search(r"archive-database:\n +condition: service_completed_successfully", COMPOSE)
     url = re.search(r"TURNKEEPER_ARCHIVE_URL: (.*)", COMPOSE)[1]
@@ -72,12 +72,12 @@ def test_ops_5_worker_and_gateway_open_the_same_archive_once_it_is_there():
     assert "postgres" in extras()
 
 
-def test_ops_5_the_image_has_all_that_the_providers_need():
+def test_ops_5_the_image_has_everything_the_providers_need():
     optional = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert extras() == sorted(optional.keys() - {"dev"})
 
 
-def test_ops_5_the_keys_of_models_are_given_to_the_worker_alone():
+def test_ops_5_only_the_worker_gets_the_keys_of_models():
     secrets = (*VENDORS_MODELS, "TURNKEEPER_OPENAI_CHAT__API_KEY")
     worker, rest = service("worker"), COMPOSE.replace(service("worker"), "")
     for name in secrets:
@@ -85,7 +85,7 @@ def test_ops_5_the_keys_of_models_are_given_to_the_worker_alone():
         assert not re.search(rf"^ *{name}:", rest, re.MULTILINE)
 
 
-def test_ops_5_without_a_model_of_one_s_own_the_containers_have_the_offline_one():
+def test_ops_5_without_a_configured_model_the_containers_use_the_offline_one():
     model = re.search(r'TURNKEEPER_MODEL: "\$\{TURNKEEPER_MODEL:-(.*)\}"', COMPOSE)[1]
     assert Settings(model=model).first_model == DEFAULT_MODEL
 
@@ -96,11 +96,11 @@ SERVICE_KEYS = {
     *("build", "command", "depends_on", "entrypoint", "environment", "healthcheck", "image", "init", "networks"),
     *("env_file", "ports", "restart", "stop_grace_period", "user", "volumes", "working_dir"),
 }
-"""Those of the Compose Specification that the file uses: one more is looked up there before it is added here."""
+"""Keys of the Compose Specification that the file uses: look a new one up there before adding it here."""
 
 
-def test_ops_5_the_file_has_keys_that_compose_knows_and_refers_to_what_is_there():
-    """What `docker compose config` checks, without Docker."""
+def test_ops_5_the_compose_file_has_valid_keys_and_references():
+    """The checks of `docker compose config`, without Docker."""
     file = yaml.safe_load(COMPOSE)
     assert {name for name in file if not name.startswith("x-")} == {"services", "networks", "volumes"}
     for name, service in SERVICES.items():
@@ -112,7 +112,7 @@ def test_ops_5_the_file_has_keys_that_compose_knows_and_refers_to_what_is_there(
         assert all(value is None or isinstance(value, str) for value in service.get("environment", {}).values()), name
 
 
-def test_ops_5_what_a_service_waits_for_can_come():
+def test_ops_5_every_service_dependency_can_be_met():
     for name, service in SERVICES.items():
         for other, needed in service.get("depends_on", {}).items():
             condition = needed["condition"]
@@ -126,11 +126,11 @@ def test_ops_5_what_a_service_waits_for_can_come():
 JOBS = {name for name, service in SERVICES.items() if service["restart"].startswith("on-failure")}
 
 
-def test_ops_5_every_service_that_stays_has_a_health_check():
+def test_ops_5_every_long_running_service_has_a_health_check():
     assert {name for name, service in SERVICES.items() if "healthcheck" not in service} == JOBS
 
 
-def test_api_4_the_gateway_of_the_containers_needs_a_key_and_no_password_has_a_default():
+def test_api_4_the_containers_gateway_needs_a_key_and_no_password_has_a_default():
     gateway = SERVICES["gateway"]["environment"]
     assert gateway["TURNKEEPER_AUTH__KEYS"] == "true"
     assert Settings(api_host=gateway["TURNKEEPER_API_HOST"], auth={"keys": True}).auth.is_on
@@ -139,13 +139,13 @@ def test_api_4_the_gateway_of_the_containers_needs_a_key_and_no_password_has_a_d
     assert all(rest.startswith(":?") for _, rest in passwords), "without one, compose says which is missing"
 
 
-def test_ops_5_every_setting_and_the_tool_servers_are_read_from_the_folder_beside_the_file():
+def test_ops_5_settings_and_tool_servers_are_read_from_the_folder_of_the_file():
     for name in ("worker", "gateway"):
         assert SERVICES[name]["working_dir"] == "/etc/turnkeeper"
         assert "./config:/etc/turnkeeper:ro" in SERVICES[name]["volumes"]
 
 
-def test_ops_5_every_dollar_is_a_variable_with_a_default_or_required_or_meant_for_the_container():
+def test_ops_5_every_dollar_sign_is_a_variable_with_a_default_or_is_escaped():
     def texts(value: object) -> Iterator[str]:
         if isinstance(value, str):
             yield value

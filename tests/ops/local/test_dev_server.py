@@ -52,7 +52,7 @@ async def client(standing_server: DevServer) -> Client:
     return await connect(Settings(state_dir=standing_server.state_dir))
 
 
-async def test_ops_2_a_started_server_is_ready_for_sessions_and_says_where_it_is(standing_server, client):
+async def test_ops_2_a_started_server_is_ready_for_sessions_and_records_its_address(standing_server, client):
     server = standing_server
     assert client.service_client.config.target_host == server.address
     assert await missing_search_attributes(client) == []
@@ -61,7 +61,7 @@ async def test_ops_2_a_started_server_is_ready_for_sessions_and_says_where_it_is
     )
 
 
-async def test_ses_17_a_server_that_is_not_prepared_registers_the_search_attributes_itself(folder):
+async def test_ses_17_an_unprepared_server_registers_the_search_attributes_itself(folder):
     async with DevServer(folder, ui_port=None, prepares=False):
         client = await connect(Settings(state_dir=folder), patience=30)
         await until(lambda: has_every_attribute(client))
@@ -71,7 +71,7 @@ async def has_every_attribute(client: Client) -> bool:
     return not await missing_search_attributes(client)
 
 
-async def test_ops_2_ended_sessions_are_kept_for_30_days_and_another_retention_is_changed(client):
+async def test_ops_2_ended_sessions_are_retained_for_30_days_and_the_retention_can_change(client):
     assert await retention(client) == timedelta(days=30)
     await set_retention(client)
     await set_retention(client, days=3)
@@ -79,7 +79,7 @@ async def test_ops_2_ended_sessions_are_kept_for_30_days_and_another_retention_i
     assert await missing_search_attributes(client) == []
 
 
-async def test_ops_2_a_second_server_on_the_same_file_is_refused(standing_server):
+async def test_ops_2_a_second_server_on_the_same_file_is_rejected(standing_server):
     server = standing_server
     with pytest.raises(DevServerError) as refused:
         await DevServer(server.state_dir).start()
@@ -90,7 +90,7 @@ async def test_ops_2_a_second_server_on_the_same_file_is_refused(standing_server
     assert server.pid, "the first one still runs"
 
 
-async def test_ops_2_a_killed_server_lets_go_of_the_file_and_goes_on_with_it_at_the_same_address(server):
+async def test_ops_2_after_a_kill_the_server_restarts_with_its_file_at_the_same_address(server):
     address = server.address
     client = await connect(Settings(state_dir=server.state_dir))
     await client.start_workflow("Kept", id="kept", task_queue="nobody")
@@ -102,7 +102,7 @@ async def test_ops_2_a_killed_server_lets_go_of_the_file_and_goes_on_with_it_at_
     assert (await client.get_workflow_handle("kept").describe()).status == WorkflowExecutionStatus.RUNNING
 
 
-async def test_ops_2_a_stopped_server_frees_the_file_and_sends_nobody_to_its_address(folder):
+async def test_ops_2_a_stopped_server_releases_the_file_and_removes_its_address(folder):
     async with DevServer(folder, ui_port=None) as server:
         assert is_in_use(server.database)
     assert not is_in_use(server.database)
@@ -110,7 +110,7 @@ async def test_ops_2_a_stopped_server_frees_the_file_and_sends_nobody_to_its_add
 
 
 @needs_linux
-async def test_ops_2_a_server_does_not_outlive_a_starter_that_is_killed(folder):
+async def test_ops_2_a_server_does_not_outlive_its_killed_starter(folder):
     starter = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", STARTER, str(folder)),
         stdout=asyncio.subprocess.PIPE,
@@ -123,7 +123,7 @@ async def test_ops_2_a_server_does_not_outlive_a_starter_that_is_killed(folder):
     assert not is_in_use(folder / "temporal.db")
 
 
-async def test_ops_1_a_busy_port_is_replaced_by_a_free_one_and_said(folder):
+async def test_ops_1_a_busy_port_is_replaced_by_a_free_one_with_a_message(folder):
     with socket.create_server(("127.0.0.1", 0)) as other:
         busy = other.getsockname()[1]
         async with DevServer(folder, in_memory=True, port=busy, ui_port=None) as server:
@@ -133,7 +133,7 @@ async def test_ops_1_a_busy_port_is_replaced_by_a_free_one_and_said(folder):
             assert not server.address.endswith(f":{busy}")
 
 
-async def test_ops_2_a_server_never_comes_back_at_another_address(folder):
+async def test_ops_2_a_server_never_restarts_at_another_address(folder):
     async with DevServer(folder, in_memory=True, ui_port=None) as server:
         await server.stop()
         with (
@@ -143,7 +143,7 @@ async def test_ops_2_a_server_never_comes_back_at_another_address(folder):
             await server.start()
 
 
-async def test_ops_2_the_web_ui_is_served_where_it_says(folder):
+async def test_ops_2_the_web_ui_is_served_at_the_recorded_address(folder):
     async with DevServer(folder, in_memory=True) as server:
         host, _, port = server.ui_url.removeprefix("http://").partition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -152,7 +152,7 @@ async def test_ops_2_the_web_ui_is_served_where_it_says(folder):
         writer.close()
 
 
-async def test_ops_2_a_file_of_another_server_version_is_refused_with_the_mend(folder):
+async def test_ops_2_a_file_of_another_server_version_is_rejected_with_the_fix(folder):
     async with DevServer(folder, ui_port=None) as server:
         version_file = folder / "temporal.db.version"
         version = version_file.read_text().strip()
@@ -166,7 +166,7 @@ async def test_ops_2_a_file_of_another_server_version_is_refused_with_the_mend(f
     assert not is_in_use(server.database)
 
 
-async def test_ops_2_a_server_that_ends_at_its_start_says_why(folder):
+async def test_ops_2_a_server_that_ends_at_its_start_reports_the_reason(folder):
     with pytest.raises(DevServerError, match=r"^The Temporal server stopped while starting: .*invalid"):
         await DevServer(folder, in_memory=True, dynamic_config={"limit": "not json"}).start()
 
@@ -181,7 +181,7 @@ async def test_ops_2_dynamic_configuration_reaches_the_server(folder):
 
 @workflow.defn(sandboxed=False)
 class AnswersQueries:
-    """Has one answer, and goes on for ever: Temporal can lose a query that comes while a workflow ends."""
+    """Answers one query and never ends: Temporal can lose a query that arrives while a workflow ends."""
 
     @workflow.run
     async def run(self) -> None:
@@ -196,7 +196,7 @@ class AnswersQueries:
         return 42
 
 
-async def test_ops_8_many_queries_of_one_session_wait_for_its_workflow_task_and_none_is_refused(client):
+async def test_ops_8_many_queries_wait_for_the_workflow_task_and_none_is_rejected(client):
     """By default the server accepts one, and refuses the others:  "consistent query buffer is full"."""
     queries = 50
 
@@ -224,7 +224,7 @@ async def test_ops_8_many_queries_of_one_session_wait_for_its_workflow_task_and_
     assert [answer.query_result.payloads[0].data for answer in answers] == [b"42"] * queries
 
 
-async def test_ops_2_the_namespace_that_temporal_s_own_configuration_names_is_made(folder, monkeypatch):
+async def test_ops_2_the_namespace_in_temporals_own_configuration_is_created(folder, monkeypatch):
     monkeypatch.setenv("TEMPORAL_NAMESPACE", "sessions")
     settings = Settings(state_dir=folder, temporal_port=0, temporal_ui_port=0)
     async with DevServer.for_settings(settings):
@@ -233,7 +233,7 @@ async def test_ops_2_the_namespace_that_temporal_s_own_configuration_names_is_ma
         assert await missing_search_attributes(client) == []
 
 
-def test_ops_2_the_program_on_path_comes_first_then_the_one_beside_python(folder, monkeypatch):
+def test_ops_2_the_program_on_path_is_preferred_to_the_one_beside_python(folder, monkeypatch):
     beside, on_path = folder / "venv" / "temporal", folder / "path" / "temporal"
     for program in (beside, on_path):
         program.parent.mkdir()

@@ -1,4 +1,4 @@
-"""What our processes load at their start: memory and time that a stack costs (OPS-11)."""
+"""Modules that our processes load at their start: they cost a stack memory and time (OPS-11)."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ DATABASE_EXTRAS = ("alembic", "sqlalchemy.dialects.postgresql", "sqlalchemy.ext.
     ],
     ids=["up", "worker", "gateway"],
 )
-def test_ops_11_a_process_loads_nothing_that_it_may_never_need(loaded: str, unneeded: tuple[str, ...]) -> None:
+def test_ops_11_a_process_loads_only_the_modules_it_needs(loaded: str, unneeded: tuple[str, ...]) -> None:
     script = f"""if True:
         import sys
         import {loaded}

@@ -1,4 +1,4 @@
-"""What is logged, and what never is (OPS-6)."""
+"""Log lines, and texts that are never logged (OPS-6)."""
 
 import asyncio
 import gc
@@ -34,7 +34,7 @@ def _fail() -> None:
         raise ValueError("my prompt") from error
 
 
-def test_ops_6_a_json_line_tells_time_level_logger_message_and_where_it_comes_from(record):
+def test_ops_6_a_json_line_has_time_level_logger_message_and_location(record):
     line = json.loads(JsonLines().format(record))
     assert line.pop("time").endswith("+00:00")
     assert [text.split(":")[0] for text in line.pop("exception")] == [
@@ -54,7 +54,7 @@ def test_ops_6_a_json_line_tells_time_level_logger_message_and_where_it_comes_fr
 
 
 @pytest.mark.parametrize("formatter", [JsonLines(), TextLines()])
-def test_ops_6_neither_form_repeats_what_an_exception_quotes_nor_breaks_the_line(formatter, record):
+def test_ops_6_both_formats_hide_exception_texts_and_stay_on_one_line(formatter, record):
     record.msg = "two\nlines of %s"
     line = formatter.format(record)
     assert "\n" not in line
@@ -73,7 +73,7 @@ def test_ops_6_an_error_among_its_own_causes_is_logged_once(formatter, record):
 
 @pytest.fixture
 def levels():
-    """Let a test set log levels; restore them afterwards."""
+    """Restore the log levels after the test."""
     loggers = [logging.getLogger(), *(logging.getLogger(name) for name in [OUR_PACKAGE, *VERBOSE_LIBRARIES])]
     before = [(logger, logger.level) for logger in loggers]
     yield
@@ -81,7 +81,7 @@ def levels():
         logger.setLevel(level)
 
 
-def test_ops_6_below_info_only_our_own_code_is_heard_whatever_library_there_may_be(levels):
+def test_ops_6_below_info_only_our_own_code_is_logged(levels):
     set_levels(logging.DEBUG)
     for ours in (
         "turnkeeper.workflows.turn.turn",
@@ -97,14 +97,14 @@ def test_ops_6_below_info_only_our_own_code_is_heard_whatever_library_there_may_
         assert not logging.getLogger(theirs).isEnabledFor(logging.DEBUG)
 
 
-def test_ops_6_a_level_above_info_is_that_of_libraries_too(levels):
+def test_ops_6_a_level_above_info_applies_to_libraries_too(levels):
     set_levels(logging.ERROR)
     assert not logging.getLogger("turnkeeper.workflows.turn.turn").isEnabledFor(logging.WARNING)
     assert not logging.getLogger("httpx").isEnabledFor(logging.WARNING)
 
 
 @pytest.mark.parametrize("formatter", [JsonLines(), TextLines()])
-async def test_ops_6_asyncio_s_own_messages_are_told_without_the_text_of_the_exception(formatter, caplog):
+async def test_ops_6_asyncios_messages_are_logged_without_the_text_of_the_exception(formatter, caplog):
     gc.collect()  # what other tests have left
     caplog.clear()
     failed = asyncio.get_running_loop().create_future()

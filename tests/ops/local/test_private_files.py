@@ -1,4 +1,4 @@
-"""What is kept on disk is its owner's alone, whatever was there before (API-4)."""
+"""Our files on disk are private, whatever their permissions were before (API-4)."""
 
 import os
 import stat
@@ -35,7 +35,7 @@ def no_umask():
 
 @pytest.fixture
 def old_folder(folder: Path, no_umask: None) -> Path:
-    """A state directory as an earlier release, or a careless copy, may have left it."""
+    """A state directory with the permissions of a careless copy."""
     state = folder / "state"
     for name in OURS:
         (state / name).parent.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -43,7 +43,7 @@ def old_folder(folder: Path, no_umask: None) -> Path:
     return state
 
 
-def test_api_4_files_that_others_could_read_are_closed_to_them(old_folder):
+def test_api_4_files_that_others_could_read_become_private(old_folder):
     assert open_to_others(old_folder)
     close_to_others(old_folder)
     assert open_to_others(old_folder) == []
@@ -51,7 +51,7 @@ def test_api_4_files_that_others_could_read_are_closed_to_them(old_folder):
     assert mode(old_folder / "logs") == 0o700
 
 
-def test_api_4_what_is_not_ours_stays_as_it_is(old_folder, folder):
+def test_api_4_files_that_are_not_ours_are_unchanged(old_folder, folder):
     for name in ("notes.txt", "temporal.toml"):
         (old_folder / name).touch(mode=0o644)
     other = folder / "other.log"
@@ -61,18 +61,18 @@ def test_api_4_what_is_not_ours_stays_as_it_is(old_folder, folder):
     assert {mode(path) for path in (old_folder / "notes.txt", old_folder / "temporal.toml", other)} == {0o644}
 
 
-def test_api_4_without_a_state_directory_none_is_made(folder):
+def test_api_4_a_missing_state_directory_is_not_created(folder):
     close_to_others(folder / "state")
     assert not (folder / "state").exists()
 
 
-def test_api_4_what_is_written_is_closed_to_others_from_the_start(folder, no_umask):
+def test_api_4_new_files_are_private_from_the_start(folder, no_umask):
     make_private_folder(folder / "state")
     write_private(folder / "state" / "gateway.json", "{}")
     assert open_to_others(folder / "state") == []
 
 
-async def test_api_4_a_program_s_log_and_what_it_writes_under_our_umask_are_closed_to_others(folder, no_umask):
+async def test_api_4_a_programs_log_and_files_written_under_our_umask_are_private(folder, no_umask):
     script = "print('hello'); open('state/made', 'w').close()"
     program = Program(["/usr/bin/env", "python3", "-c", script], log=folder / "state" / "log", umask=0o077)
     await program.start()
@@ -81,7 +81,7 @@ async def test_api_4_a_program_s_log_and_what_it_writes_under_our_umask_are_clos
     assert (folder / "state" / "log").read_text() == "hello\n"
 
 
-async def test_api_4_the_server_s_database_is_closed_to_others_when_it_is_made_and_when_it_was_open(folder, no_umask):
+async def test_api_4_the_servers_database_is_private_when_new_and_when_it_was_open(folder, no_umask):
     state = folder / "state"
     state.mkdir(mode=0o755)
     async with DevServer(state, ui_port=None):

@@ -47,7 +47,7 @@ class PrivateStack:
     process: asyncio.subprocess.Process
     state: Path
     key: str
-    """Of the gateway's caller."""
+    """The key of the gateway's caller."""
     turns: list[dict[str, Any]]
 
     def log(self, name: str) -> str:
@@ -71,7 +71,7 @@ class PrivateStack:
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the child processes of a process, those of its threads too."""
+    """Return the child processes of a process and of its threads."""
     below: list[int] = []
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in map(int, children.read_text().split()):
@@ -188,7 +188,7 @@ async def private_stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterat
         yield PrivateStack(process, state, key, turns)
 
 
-async def test_api_4_at_log_level_debug_no_log_holds_anything_of_a_conversation_or_a_key(private_stack):
+async def test_api_4_at_log_level_debug_no_log_contains_a_conversation_or_a_key(private_stack):
     conversation = json.dumps(private_stack.turns)
     for name in ("prompt", "second prompt", "answer", "text", "argument", "thought", "partial"):
         assert canary(name) in conversation, "the canary was never said"
@@ -199,20 +199,20 @@ async def test_api_4_at_log_level_debug_no_log_holds_anything_of_a_conversation_
     assert "Conversation: " in private_stack.log("worker")
 
 
-async def test_api_4_every_file_of_a_stack_is_its_owner_s_alone_whatever_the_umask_and_the_modes_before(private_stack):
+async def test_api_4_every_file_of_a_stack_is_private_whatever_the_umask_was(private_stack):
     assert (private_stack.state / "logs" / "mcp-odd.log").exists()
     assert (private_stack.state / "temporal.db").exists()
     assert open_to_others(private_stack.state) == []
 
 
 @needs_linux
-async def test_ops_11_the_process_that_starts_the_others_has_not_loaded_the_sdk(private_stack):
+async def test_ops_11_the_supervisor_process_has_not_loaded_the_sdk(private_stack):
     pids = {"up": private_stack.process.pid, **private_stack.processes()}
     assert {name for name, pid in pids.items() if "temporal_sdk_bridge" in loaded_files(pid)} == {"worker", "api"}
 
 
 @needs_linux
-async def test_api_4_only_the_worker_has_the_keys_of_models_in_its_environment(private_stack):
+async def test_api_4_only_the_workers_environment_has_the_keys_of_models(private_stack):
     processes = private_stack.processes()
     assert set(processes) == {"temporal", "worker", "api", "tools"}
     environments = {name: environment(pid) for name, pid in processes.items()}
@@ -223,5 +223,5 @@ async def test_api_4_only_the_worker_has_the_keys_of_models_in_its_environment(p
 
 
 @needs_linux
-async def test_agt_4_a_gateway_without_keys_starts_sessions_with_the_model_that_the_keys_choose(private_stack):
+async def test_agt_4_a_gateway_without_keys_starts_sessions_with_the_workers_model(private_stack):
     assert environment(private_stack.processes()["api"])["TURNKEEPER_MODEL"].startswith("anthropic:")

@@ -132,7 +132,7 @@ async def immortal(temporal: Client, tmp_path_factory: pytest.TempPathFactory) -
     assert set(env.log_lines) == {"The worker stopped (SIGKILL). Restarting now."}
 
 
-async def test_ops_10_a_model_call_of_a_killed_worker_is_tried_again_without_waiting_for_its_heartbeat(immortal):
+async def test_ops_10_a_killed_workers_model_call_is_retried_before_its_heartbeat_timeout(immortal):
     session = await immortal.start("slow")
     await session.prompt("go")
     await until(lambda: is_answering(session))
@@ -143,7 +143,7 @@ async def test_ops_10_a_model_call_of_a_killed_worker_is_tried_again_without_wai
     assert immortal.log_lines[-1] == "The worker stopped (SIGKILL). Restarting now."
 
 
-async def test_ops_10_agt_7_an_at_most_once_tool_of_a_killed_worker_ends_at_once_as_outcome_unknown(immortal):
+async def test_ops_10_agt_7_a_killed_workers_at_most_once_tool_is_an_unknown_outcome(immortal):
     session = await immortal.start("pays")
     await session.prompt("go")
     await until((immortal.folder / "hanging").exists)
@@ -156,7 +156,7 @@ async def test_ops_10_agt_7_an_at_most_once_tool_of_a_killed_worker_ends_at_once
     assert await failures_of(session, EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED) == [WORKER_DIED]
 
 
-async def test_ops_10_kills_right_after_an_answer_neither_undo_it_nor_make_the_pauses_grow(immortal):
+async def test_ops_10_kills_right_after_an_answer_do_not_undo_it_or_slow_restarts(immortal):
     """An activity that has just ended still counts as running for a moment: Temporal refuses to fail it."""
     session, before = await immortal.start("quick"), len(immortal.log_lines)
     turns: list[ConversationMessage] = []
@@ -169,9 +169,7 @@ async def test_ops_10_kills_right_after_an_answer_neither_undo_it_nor_make_the_p
     assert set(immortal.log_lines) == {"The worker stopped (SIGKILL). Restarting now."}
 
 
-async def test_ops_10_a_worker_that_is_killed_as_the_stack_stops_has_its_activities_failed_all_the_same(
-    temporal, folder, monkeypatch
-):
+async def test_ops_10_a_worker_killed_while_the_stack_stops_has_its_activities_failed(temporal, folder, monkeypatch):
     """The one worker here that is executed, as in production; the others are forked."""
     monkeypatch.delenv(FORK_SERVER)
     async with supervised(temporal, folder, stop_seconds=0, slow=[SLOW_ANSWER]) as env:
@@ -182,7 +180,7 @@ async def test_ops_10_a_worker_that_is_killed_as_the_stack_stops_has_its_activit
     assert (pending.attempt, pending.last_failure.application_failure_info.type) == (2, WORKER_DIED)
 
 
-async def test_ops_2_a_process_that_dies_at_its_start_is_started_again_after_longer_and_longer_pauses(folder):
+async def test_ops_2_a_process_that_dies_at_its_start_is_restarted_with_growing_pauses(folder):
     lines = asyncio.Queue[str]()
     program = Program([sys.executable, "-c", "raise SystemExit(3)"], log=folder / "log")
     async with keep_running("It", program, lines.put_nowait, stop_seconds=1), asyncio.timeout(BOUND):
@@ -191,9 +189,7 @@ async def test_ops_2_a_process_that_dies_at_its_start_is_started_again_after_lon
         ]
 
 
-async def test_ses_9_what_was_written_stays_when_a_worker_dies_and_no_time_is_left_for_another_attempt(
-    temporal, monkeypatch
-):
+async def test_ses_9_the_partial_answer_stays_if_a_worker_dies_with_no_time_to_retry(temporal, monkeypatch):
     hours = timedelta(hours=2)  # longer than the turn has
     policy = RetryPolicy(initial_interval=hours, maximum_interval=hours)
     monkeypatch.setattr("turnkeeper.workflows.activity_options.MODEL_RETRIES", policy)
@@ -239,7 +235,7 @@ class Doomed:
     async def stop(self, *, seconds: float) -> None: ...
 
 
-async def test_ops_10_a_worker_that_dies_of_its_work_is_started_again_at_once_ten_times_and_then_slowly():
+async def test_ops_10_a_worker_that_dies_of_its_work_is_restarted_ten_times_then_slowly():
     lines = asyncio.Queue[str]()
     async with keep_running("It", Doomed(), lines.put_nowait, stop_seconds=1), asyncio.timeout(BOUND):
         assert {await lines.get() for _ in range(10)} == {"It stopped (SIGKILL). Restarting now."}
@@ -257,7 +253,7 @@ def test_ops_10_ten_restarts_come_back_within_a_minute():
         assert pacer.next_pause() == 6.0
 
 
-async def test_ops_10_a_full_pipe_to_the_supervisor_does_not_hold_up_a_worker(temporal, folder, monkeypatch):
+async def test_ops_10_a_full_pipe_to_the_supervisor_does_not_block_a_worker(temporal, folder, monkeypatch):
     def fill(self: RunningActivities) -> RunningActivities:
         fill_up(self.descriptor)
         return self
@@ -272,7 +268,7 @@ async def test_ops_10_a_full_pipe_to_the_supervisor_does_not_hold_up_a_worker(te
     assert (turn.status, turn.agent_message) == ("completed", "Done.")
 
 
-async def test_ops_10_what_is_reported_is_open_until_it_has_ended_and_a_broken_pipe_is_no_error():
+async def test_ops_10_a_reported_activity_is_open_until_it_ends_despite_a_broken_pipe():
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     reporter = RunningReporter(writing)
@@ -285,7 +281,7 @@ async def test_ops_10_what_is_reported_is_open_until_it_has_ended_and_a_broken_p
     os.close(writing)
 
 
-async def test_ops_10_the_open_activities_are_those_begun_and_not_ended_long_ago(monkeypatch):
+async def test_ops_10_open_activities_are_those_started_and_not_ended_long_ago(monkeypatch):
     running = RunningActivities()
     reporter = RunningReporter(running.descriptor)
     assert not running.has_started_one

@@ -13,12 +13,12 @@ def write_file(folder: Path):
     return (folder / "turnkeeper.toml").write_text
 
 
-def test_ops_4_without_file_and_variables_the_defaults_stand():
+def test_ops_4_without_file_and_variables_the_defaults_apply():
     settings = load_settings()
     assert (settings.state_dir, settings.api_port, settings.limits.max_steps) == (Path(".turnkeeper"), 8080, 50)
 
 
-def test_ops_4_code_beats_the_environment_which_beats_the_file_which_beats_the_default(write_file, monkeypatch):
+def test_ops_4_code_overrides_environment_overrides_file_overrides_default(write_file, monkeypatch):
     write_file("api_port = 1\ntemporal_port = 1\ntemporal_ui_port = 1")
     monkeypatch.setenv("TURNKEEPER_API_PORT", "2")
     monkeypatch.setenv("TURNKEEPER_TEMPORAL_PORT", "2")
@@ -34,13 +34,13 @@ def test_ops_4_nested_settings_are_merged_key_by_key_from_file_and_environment(w
     assert (limits.max_steps, limits.max_tool_calls, limits.max_parallel_tools) == (8, 7, 8)
 
 
-def test_ops_4_the_file_may_be_named_by_a_variable(folder, monkeypatch):
+def test_ops_4_the_file_may_be_set_by_a_variable(folder, monkeypatch):
     (folder / "other.toml").write_text('task_queue = "other"')
     monkeypatch.setenv("TURNKEEPER_CONFIG", "other.toml")
     assert load_settings().task_queue == "other"
 
 
-def test_ops_4_a_variable_set_to_nothing_counts_as_not_set(write_file, monkeypatch):
+def test_ops_4_an_empty_variable_counts_as_not_set(write_file, monkeypatch):
     write_file("api_port = 81")
     monkeypatch.setenv("TURNKEEPER_API_PORT", "")
     assert load_settings().api_port == 81
@@ -67,7 +67,7 @@ def test_ops_4_a_variable_set_to_nothing_counts_as_not_set(write_file, monkeypat
         ),
     ],
 )
-def test_ops_4_a_wrong_key_or_value_in_the_file_is_named_with_what_is_allowed(write_file, text, message):
+def test_ops_4_a_wrong_key_or_value_in_the_file_is_rejected_with_the_valid_ones(write_file, text, message):
     write_file(text)
     with pytest.raises(SettingsError) as refused:
         load_settings()
@@ -95,14 +95,14 @@ def test_ops_4_a_wrong_key_or_value_in_the_file_is_named_with_what_is_allowed(wr
         ("TURNKEEPER_CONFIG", "gone.toml", "TURNKEEPER_CONFIG names 'gone.toml', which does not exist."),
     ],
 )
-def test_ops_4_a_wrong_variable_or_value_is_named_with_what_is_allowed(monkeypatch, variable, value, message):
+def test_ops_4_a_wrong_variable_or_value_is_rejected_with_the_valid_ones(monkeypatch, variable, value, message):
     monkeypatch.setenv(variable, value)
     with pytest.raises(SettingsError) as refused:
         load_settings()
     assert str(refused.value) == message
 
 
-def test_ops_4_a_model_nobody_can_ask_stops_the_start(monkeypatch):
+def test_ops_4_an_invalid_model_name_stops_the_start(monkeypatch):
     monkeypatch.setenv("TURNKEEPER_MODEL", "gpt")
     with pytest.raises(
         SettingsError, match=r"^model='gpt' .* 'gpt' names none of the providers .*; write it as openai:gpt-5.5"
@@ -110,7 +110,7 @@ def test_ops_4_a_model_nobody_can_ask_stops_the_start(monkeypatch):
         load_settings()
 
 
-def test_ops_4_a_worker_holds_at_least_as_many_sessions_as_it_has_tasks(monkeypatch):
+def test_ops_4_the_workflow_cache_is_at_least_as_large_as_the_number_of_tasks(monkeypatch):
     monkeypatch.setenv("TURNKEEPER_MAX_CACHED_WORKFLOWS", "9")
     with pytest.raises(SettingsError, match=r"must be at least max_concurrent_workflow_tasks .* = 10"):
         load_settings()
@@ -125,12 +125,12 @@ def test_ctx_1_the_window_is_set_in_short_or_in_full(write_file):
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
-def test_ops_4_this_machine_alone_needs_no_trust(host):
+def test_ops_4_loopback_addresses_need_no_access_control(host):
     assert Settings(api_host=host).api_host == host
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "example.org"])
-def test_ops_4_listening_for_other_machines_is_refused_with_the_reason(host, monkeypatch):
+def test_ops_4_listening_for_other_machines_is_rejected_with_the_reason(host, monkeypatch):
     monkeypatch.setenv("TURNKEEPER_API_HOST", host)
     with pytest.raises(SettingsError, match=r"no key is needed; keep .*, or set auth.keys=true"):
         load_settings()
@@ -151,13 +151,13 @@ def test_ops_4_listening_for_other_machines_is_refused_with_the_reason(host, mon
         ('issuer = "login.example"\naudience = "a"', "write https://HOST"),
     ],
 )
-def test_api_4_an_issuer_is_set_with_its_audience_and_reached_over_https(write_file, oidc, reason):
+def test_api_4_an_issuer_needs_an_audience_and_https(write_file, oidc, reason):
     write_file(f"[auth.oidc]\n{oidc}")
     with pytest.raises(SettingsError, match=reason):
         load_settings()
 
 
-def test_api_4_the_key_of_the_clients_is_no_setting_and_stops_no_start(monkeypatch):
+def test_api_4_the_clients_key_is_not_a_setting_and_does_not_stop_the_start(monkeypatch):
     monkeypatch.setenv("TURNKEEPER_API_KEY", "tk_1_2")
     assert load_settings()
 
@@ -167,11 +167,11 @@ def test_ops_4_settings_never_change_in_a_running_process():
         Settings().api_port = 1
 
 
-def test_agt_4_without_a_key_new_sessions_get_the_offline_model():
+def test_agt_4_without_a_key_new_sessions_use_the_offline_model():
     assert load_settings().first_model == "offline:"
 
 
-def test_agt_4_new_sessions_get_the_model_of_the_first_vendor_whose_key_is_set(monkeypatch):
+def test_agt_4_new_sessions_use_the_first_vendor_whose_key_is_set(monkeypatch):
     settings = load_settings()
     monkeypatch.setenv("OPENAI_API_KEY", "sk-2")
     assert settings.first_model == "openai:gpt-5.5"
@@ -181,13 +181,13 @@ def test_agt_4_new_sessions_get_the_model_of_the_first_vendor_whose_key_is_set(m
     assert settings.first_model == "openai:gpt-5.5"
 
 
-def test_agt_4_the_model_that_is_set_is_the_one_whatever_keys_there_are(monkeypatch):
+def test_agt_4_a_configured_model_is_used_whatever_keys_are_set(monkeypatch):
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-1")
     monkeypatch.setenv("TURNKEEPER_MODEL", "openai-chat:llama")
     assert load_settings().first_model == "openai-chat:llama"
 
 
-def test_api_4_allowed_hosts_are_a_list_in_the_file_and_have_commas_in_the_environment(write_file, monkeypatch):
+def test_api_4_allowed_hosts_are_a_list_in_the_file_and_comma_separated_in_variables(write_file, monkeypatch):
     write_file('allowed_hosts = ["Agents.example.", "[::1]"]')
     assert load_settings().allowed_hosts == ("agents.example", "::1")
     monkeypatch.setenv("TURNKEEPER_ALLOWED_HOSTS", "gateway, 10.0.0.7")
@@ -195,13 +195,13 @@ def test_api_4_allowed_hosts_are_a_list_in_the_file_and_have_commas_in_the_envir
 
 
 @pytest.mark.parametrize("hosts", ["http://agents.example", "agents.example:8080", "*", "a,,b", "a b"])
-def test_api_4_allowed_hosts_are_names_and_nothing_else(monkeypatch, hosts):
+def test_api_4_allowed_hosts_must_be_host_names(monkeypatch, hosts):
     monkeypatch.setenv("TURNKEEPER_ALLOWED_HOSTS", hosts)
     with pytest.raises(SettingsError, match=r"allowed_hosts.*list host names or IP addresses, without scheme, port or"):
         load_settings()
 
 
-def test_api_4_a_public_url_without_a_host_is_refused(monkeypatch):
+def test_api_4_a_public_url_without_a_host_is_rejected(monkeypatch):
     monkeypatch.setenv("TURNKEEPER_PUBLIC_URL", "https://agents example")
     with pytest.raises(SettingsError, match="public_url"):
         load_settings()

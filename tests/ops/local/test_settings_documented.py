@@ -24,7 +24,7 @@ def documented() -> dict[str, str]:
 
 
 def defaults(model: type[BaseModel] | BaseModel = Settings, prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the names of the settings with their defaults; of a nested one, those of the value that is its default."""
+    """Yield the names of the settings with their defaults; for a nested setting, the fields of its default value."""
     model_type = type(model) if isinstance(model, BaseModel) else model
     for name, field in model_type.model_fields.items():
         value = getattr(model, name) if isinstance(model, BaseModel) else field.get_default()
@@ -40,7 +40,7 @@ def test_ops_4_every_setting_is_documented_with_its_default(name, default):
     assert documented().get(name) == json.dumps(value)
 
 
-def test_ops_4_nothing_is_documented_that_is_no_setting():
+def test_ops_4_only_settings_are_documented():
     assert set(documented()) == set(setting_names())
 
 
@@ -48,7 +48,7 @@ EXAMPLE = re.compile(r"^ *```toml\n(?P<text>.*?)^ *```$", re.MULTILINE | re.DOTA
 
 
 @pytest.mark.parametrize("text", [example["text"] for example in EXAMPLE.finditer(PAGE.read_text())])
-def test_ops_4_every_example_is_read_as_it_stands(text, folder):
+def test_ops_4_every_example_is_valid(text, folder):
     (folder / "turnkeeper.toml").write_text(dedent(text))
     assert load_settings()
 

@@ -14,7 +14,7 @@ class Context:
     permit: Any = None
 
 
-async def test_ops_10_a_worker_replays_so_many_sessions_at_once_and_goes_on_with_those_in_memory() -> None:
+async def test_ops_10_a_worker_limits_concurrent_replays_but_not_cached_sessions() -> None:
     slots = TaskSlots(max_tasks=3, max_replays=2)
     permits = [await slots.reserve_slot(Context()) for _ in range(2)]  # type: ignore[arg-type]
     third = asyncio.ensure_future(slots.reserve_slot(Context()))  # type: ignore[arg-type]

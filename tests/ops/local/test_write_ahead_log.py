@@ -71,7 +71,7 @@ def copy_at_this_moment(server: DevServer, folder: Path) -> None:
         os.kill(server.pid, signal.SIGCONT)
 
 
-async def test_ops_2_an_accepted_prompt_survives_the_kill_of_the_server_that_has_a_write_ahead_log(server):
+async def test_ops_2_an_accepted_prompt_survives_a_kill_of_the_server(server):
     client = await connect(Settings(state_dir=server.state_dir))
     await start(client)
     await client.get_workflow_handle("kept").signal("prompt", TEXT)
@@ -90,7 +90,7 @@ async def test_ops_8_every_commit_of_the_server_is_synced(server):
 
 
 @needs_linux
-async def test_ops_2_a_copy_of_the_files_of_any_moment_opens_and_has_all_accepted_prompts(folder, monkeypatch):
+async def test_ops_2_a_copy_of_the_files_at_any_moment_has_all_accepted_prompts(folder, monkeypatch):
     monkeypatch.setattr(dev_server, "TRUNCATION_SECONDS", BOUND)  # only the server writes
     accepted: list[str] = []
 
@@ -146,7 +146,7 @@ async def test_api_1_the_text_of_a_deleted_session_is_in_neither_the_database_no
         await until(lambda: not files_with(TEXT, server.state_dir))
 
 
-async def test_ops_2_a_stopped_server_leaves_no_log(folder):
+async def test_ops_2_a_stopped_server_leaves_no_write_ahead_log(folder):
     server = DevServer(folder / "state", ui_port=None)
     await server.start()
     await start(await connect(Settings(state_dir=server.state_dir)))
@@ -168,13 +168,13 @@ async def test_ops_2_a_database_with_a_rollback_journal_is_opened_and_converted(
         assert journal_mode(server.database) == "wal"
 
 
-async def test_api_4_the_log_is_closed_to_others(server):
+async def test_api_4_the_write_ahead_log_is_private(server):
     await start(await connect(Settings(state_dir=server.state_dir)))
     modes = {name: stat.S_IMODE((server.state_dir / name).stat().st_mode) for name in NAMES}
     assert modes == dict.fromkeys(NAMES, 0o600)
 
 
-async def test_ops_2_a_log_that_cannot_be_emptied_now_is_emptied_later(server, monkeypatch):
+async def test_ops_2_a_log_that_cannot_be_truncated_now_is_truncated_later(server, monkeypatch):
     monkeypatch.setattr(dev_server, "TRUNCATION_WAIT_SECONDS", 0.0)
     await start(await connect(Settings(state_dir=server.state_dir)))
     with closing(sqlite3.connect(server.database)) as reader:

@@ -38,11 +38,11 @@ class RedisServer:
 
     @property
     def place(self) -> str:
-        """Where it is, as may be told."""
+        """Its address without the password."""
         return f"{LOOPBACK}:{self._port}"
 
     def start(self) -> None:
-        """Have it running and ready."""
+        """Start it and wait until it is ready."""
         options = ["--port", str(self._port), "--bind", LOOPBACK, "--save", "", "--requirepass", self._password]
         command = [sys.executable, die_with_parent.__file__, str(os.getpid()), self._program, *options]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd="/")
@@ -51,7 +51,7 @@ class RedisServer:
             redis.ping()
 
     def kill(self) -> None:
-        """Have it gone at once, and all it held."""
+        """Kill it with all its data."""
         if self._process:
             self._process.kill()
             self._process.wait(SECONDS)
@@ -64,7 +64,7 @@ def find_redis() -> str | None:
 
 @contextmanager
 def running(program: str) -> Iterator[RedisServer]:
-    """Have a server as long as the block lasts."""
+    """Run a server for the duration of the block."""
     server = RedisServer(program)
     try:
         server.start()

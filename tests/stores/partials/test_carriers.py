@@ -35,17 +35,17 @@ def text_of(partial: PartialOutput) -> list[tuple[str, str]]:
     return [(part.kind, part.text) for part in partial.parts]
 
 
-def is_of(attempt: int, *, parts: int = 1) -> Callable[[PartialOutput], bool]:
+def has_attempt(attempt: int, *, parts: int = 1) -> Callable[[PartialOutput], bool]:
     return lambda partial: (partial.attempt, len(partial.parts)) == (attempt, parts)
 
 
-async def test_agt_5_thinking_text_and_calls_are_seen_while_the_model_is_still_writing(env: Environment) -> None:
+async def test_agt_5_thinking_text_and_calls_are_visible_while_the_model_is_writing(env: Environment) -> None:
     gate = Gate(is_open=False)
     env.vendor.script = [[*HELLO, Delta("call", "pay"), gate, says("Hello")]]
     session = await env.start()
     async with env.partials.following(session.handle.id) as live:
         await session.prompt(id="a", text="hi")
-        whole = await seen(live, is_of(1, parts=4))
+        whole = await seen(live, has_attempt(1, parts=4))
         assert (await session.state()).status == "processing"
     assert text_of(whole) == [("think", "A greeting."), ("respond", "Hel"), ("call", "look"), ("call", "pay")]
     assert (whole.message_id, whole.turn, whole.step, whole.request, whole.attempt) == ("a", 1, 1, 1, 1)
@@ -54,7 +54,7 @@ async def test_agt_5_thinking_text_and_calls_are_seen_while_the_model_is_still_w
     assert turn.agent_message == "Hello"
 
 
-async def test_agt_5_the_last_piece_before_a_silence_is_seen_too(env: Environment) -> None:
+async def test_agt_5_the_last_piece_before_a_silence_is_visible_too(env: Environment) -> None:
     first, second = Gate(is_open=False), Gate(is_open=False)
     env.vendor.script = [[Delta("respond", "one"), first, Delta("respond", " two"), second, says("one two")]]
     session = await env.start()
@@ -67,7 +67,7 @@ async def test_agt_5_the_last_piece_before_a_silence_is_seen_too(env: Environmen
     await session.idle(turns=1)
 
 
-async def test_agt_5_a_second_attempt_replaces_what_the_first_had_shown(env: Environment) -> None:
+async def test_agt_5_a_second_attempt_replaces_the_output_of_the_first(env: Environment) -> None:
     first, second = Gate(is_open=False), Gate(is_open=False)
     env.vendor.script = [
         [Delta("respond", "Never "), Delta("respond", "finished"), first, ModelError("overloaded", "busy")],
@@ -78,29 +78,29 @@ async def test_agt_5_a_second_attempt_replaces_what_the_first_had_shown(env: Env
         await session.prompt("hi")
         await seen(live, lambda partial: text_of(partial) == [("respond", "Never finished")])
         first.open()
-        assert text_of(await seen(live, is_of(ATTEMPTS_PER_WAIT + 1))) == [("respond", "An")]
+        assert text_of(await seen(live, has_attempt(ATTEMPTS_PER_WAIT + 1))) == [("respond", "An")]
     second.open()
     await session.idle(turns=1)
 
 
-async def test_agt_5_who_comes_late_sees_what_there_is(env: Environment) -> None:
+async def test_agt_5_a_late_follower_sees_the_output_so_far(env: Environment) -> None:
     gate = Gate(is_open=False)
     env.vendor.script = [[*HELLO, gate, says("Hello")]]
     session = await env.start()
     await session.prompt("hi")
     await gate.until_arrived(1)
     async with env.partials.following(session.handle.id) as early:
-        await seen(early, is_of(1, parts=3))
+        await seen(early, has_attempt(1, parts=3))
         async with env.partials.following(session.handle.id) as late:
             assert late is early, "they share one look"
     async with env.partials.following(session.handle.id) as later:
         assert later is not early
-        assert text_of(await seen(later, is_of(1, parts=3)))[0] == ("think", "A greeting.")
+        assert text_of(await seen(later, has_attempt(1, parts=3)))[0] == ("think", "A greeting.")
     gate.open()
     await session.idle(turns=1)
 
 
-async def test_agt_5_what_was_shown_outlives_the_heartbeats_of_a_silent_model(env: Environment) -> None:
+async def test_agt_5_partial_output_survives_the_heartbeats_of_a_silent_model(env: Environment) -> None:
     gate = Gate(is_open=False)
     env.vendor.script = [[*HELLO, gate, says("Hello")]]
     session = await env.start()
@@ -109,7 +109,7 @@ async def test_agt_5_what_was_shown_outlives_the_heartbeats_of_a_silent_model(en
     beats = await _heartbeats_beyond(env, session.handle.id, seconds=1.5)
     assert beats >= 1
     async with env.partials.following(session.handle.id) as live:
-        await seen(live, is_of(1, parts=3))
+        await seen(live, has_attempt(1, parts=3))
     gate.open()
     await session.idle(turns=1)
 
@@ -126,7 +126,7 @@ async def _heartbeats_beyond(env: Environment, session_id: str, *, seconds: floa
     return await until(after)
 
 
-async def test_agt_5_a_long_answer_is_cut_at_its_beginning_and_says_so(env: Environment) -> None:
+async def test_agt_5_a_long_answer_is_cut_at_its_beginning_and_marked(env: Environment) -> None:
     gate = Gate(is_open=False)
     thinking, text = "Hm… " * 1_000, 'a "quoted"\nline, ' * 10_000
     pieces = [Delta("respond", text[start : start + 1_000]) for start in range(0, len(text), 1_000)]
@@ -143,7 +143,7 @@ async def test_agt_5_a_long_answer_is_cut_at_its_beginning_and_says_so(env: Envi
     await session.idle(turns=1)
 
 
-async def test_agt_5_nothing_of_an_answer_is_seen_after_its_end(env: Environment) -> None:
+async def test_agt_5_nothing_of_an_answer_is_visible_after_its_end(env: Environment) -> None:
     gate = Gate(is_open=False)
     env.vendor.script = [[*HELLO, LAST_DELTA, says("Hello")], [Delta("respond", "Agai"), gate, says("Again")]]
     session = await env.start()

@@ -27,12 +27,12 @@ async def partial_output() -> Finding:
     raise AssertionError("the doctor says nothing of partial output")
 
 
-async def test_ops_3_on_one_machine_there_is_nothing_to_be_wrong(tmp_path: Path) -> None:
+async def test_ops_3_on_one_machine_partial_output_needs_no_configuration(tmp_path: Path) -> None:
     folder = tmp_path / ".turnkeeper" / "partials"
     assert await partial_output() == Finding("partial output", "good", f"through sockets in {folder}")
 
 
-async def test_ops_3_workers_elsewhere_without_redis_are_named_with_the_fix(
+async def test_ops_3_workers_on_other_machines_without_redis_are_reported_with_the_fix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TEMPORAL_ADDRESS", "temporal.example:7233")
@@ -42,12 +42,12 @@ async def test_ops_3_workers_elsewhere_without_redis_are_named_with_the_fix(
     assert await partial_output() == Finding("partial output", "broken", message, fix)
 
 
-async def test_ops_3_heartbeats_by_setting_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ops_3_configured_heartbeats_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TURNKEEPER_PARTIALS", "heartbeats")
     assert await partial_output() == Finding("partial output", "good", "through heartbeats, once a second")
 
 
-async def test_ops_3_a_redis_that_does_what_is_needed_is_named_and_left_as_it_was(
+async def test_ops_3_a_working_redis_is_reported_and_left_unchanged(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TURNKEEPER_REDIS_URL", redis_server.url)
@@ -59,14 +59,14 @@ async def test_ops_3_a_redis_that_does_what_is_needed_is_named_and_left_as_it_wa
 FIX = "check that Redis runs and accepts this user, or unset redis_url"
 
 
-async def test_ops_3_a_redis_that_is_not_there_is_named_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ops_3_an_unreachable_redis_is_reported_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
     monkeypatch.setenv("TURNKEEPER_REDIS_URL", f"redis://:hunter2@127.0.0.1:{port}")
     message = f"Redis can't be reached (ConnectionError), at 127.0.0.1:{port}"
     assert await partial_output() == Finding("partial output", "broken", message, FIX)
 
 
-async def test_ops_3_a_wrong_password_is_told_and_not_repeated(
+async def test_ops_3_a_wrong_password_is_reported_and_not_repeated(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TURNKEEPER_REDIS_URL", f"redis://:hunter2@{redis_server.place}")
@@ -74,7 +74,7 @@ async def test_ops_3_a_wrong_password_is_told_and_not_repeated(
     assert await partial_output() == Finding("partial output", "broken", message, FIX)
 
 
-async def test_ops_3_a_user_who_may_not_publish_is_found_out(
+async def test_ops_3_a_user_without_permission_to_publish_is_reported(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Redis.from_url(redis_server.url) as redis:
@@ -84,7 +84,7 @@ async def test_ops_3_a_user_who_may_not_publish_is_found_out(
     assert await partial_output() == Finding("partial output", "broken", message, FIX)
 
 
-async def test_ops_3_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ops_3_a_missing_package_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TURNKEEPER_REDIS_URL", "redis://127.0.0.1")
     monkeypatch.setattr("turnkeeper.ops.checks.doctor._is_installed", lambda package: package != "redis")
     message = "redis_url is set, but the package redis is not installed"
@@ -93,7 +93,7 @@ async def test_ops_3_a_package_that_is_missing_is_named(monkeypatch: pytest.Monk
     )
 
 
-async def test_ops_4_nobody_loads_redis_without_having_set_it() -> None:
+async def test_ops_4_redis_is_loaded_only_if_it_is_configured() -> None:
     script = "import sys, worker, turnkeeper.api.app, turnkeeper.ops.checks.doctor, cli; print('redis' in sys.modules)"
     ran = await fork("tests.processes.script", script, env=os.environ, cwd=ROOT, stdout=PIPE)
     assert await ran.communicate() == (b"False\n", b"")

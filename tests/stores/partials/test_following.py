@@ -37,7 +37,7 @@ class Ways:
             self.ended.put_nowait(workflow_id)
 
 
-async def test_agt_5_all_who_follow_a_session_share_one_way_and_it_ends_with_the_last() -> None:
+async def test_agt_5_all_followers_of_a_session_share_one_reader_that_ends_with_the_last() -> None:
     ways = Ways()
     followed = FollowedSessions(ways.keep_new)
     async with followed.following("s") as one:
@@ -51,7 +51,7 @@ async def test_agt_5_all_who_follow_a_session_share_one_way_and_it_ends_with_the
     assert followed.get("s") is None
 
 
-async def test_agt_5_closing_ends_every_way_before_it_returns() -> None:
+async def test_agt_5_closing_ends_every_reader_before_it_returns() -> None:
     ways = Ways()
     followed = FollowedSessions(ways.keep_new)
     async with followed.following("s"):
@@ -60,7 +60,7 @@ async def test_agt_5_closing_ends_every_way_before_it_returns() -> None:
         assert ways.ended.get_nowait() == "s"
 
 
-async def test_agt_5_a_slow_follower_gets_the_newest_and_nothing_is_kept_for_it() -> None:
+async def test_agt_5_a_slow_follower_gets_the_newest_snapshot_only() -> None:
     live = LiveSnapshot()
     for text in ("a", "ab", "abc"):
         live.update(snapshot(text))
@@ -68,7 +68,7 @@ async def test_agt_5_a_slow_follower_gets_the_newest_and_nothing_is_kept_for_it(
     assert (live.version, live.latest) == (3, snapshot("abc"))
 
 
-async def test_agt_5_what_comes_twice_or_too_late_wakes_nobody() -> None:
+async def test_agt_5_duplicate_and_late_snapshots_wake_no_follower() -> None:
     live = LiveSnapshot()
     live.update(snapshot("ab", attempt=2))
     for late in (snapshot("ab", attempt=2), snapshot("a", attempt=2), snapshot("longer, and older", attempt=1)):
@@ -77,7 +77,7 @@ async def test_agt_5_what_comes_twice_or_too_late_wakes_nobody() -> None:
     assert live.latest == snapshot("ab", attempt=2)
 
 
-async def test_agt_5_a_look_at_heartbeats_that_fails_is_taken_again_and_never_raised(
+async def test_agt_5_a_failed_read_of_heartbeats_is_retried_and_never_raised(
     temporal: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnkeeper.stores.partials.heartbeats.RETRY_SECONDS", 0.01)
@@ -86,7 +86,7 @@ async def test_agt_5_a_look_at_heartbeats_that_fails_is_taken_again_and_never_ra
         RPCError("no such workflow", RPCStatusCode.NOT_FOUND, b""),
         RuntimeError("never connected"),
         TimeoutError(),
-        ValueError("of another release"),
+        ValueError("of another version"),
     ]
     carrier, gate = HeartbeatCarrier(temporal), Gate(is_open=False)
     look = carrier._read
@@ -108,7 +108,7 @@ async def test_agt_5_a_look_at_heartbeats_that_fails_is_taken_again_and_never_ra
         await session.idle(turns=1)
 
 
-async def test_agt_5_a_given_up_attempt_in_the_same_worker_takes_nothing_from_the_newer_one(temporal: Client) -> None:
+async def test_agt_5_an_abandoned_attempt_does_not_replace_the_newer_one(temporal: Client) -> None:
     carrier, given_up, newer = (
         HeartbeatCarrier(temporal),
         snapshot("old and longer", attempt=1),
@@ -125,7 +125,7 @@ async def test_agt_5_a_given_up_attempt_in_the_same_worker_takes_nothing_from_th
     assert beats == [newer, given_up], "each attempt beats for itself: so the older one learns that it was given up"
 
 
-async def test_agt_5_what_nobody_expected_ends_no_following(
+async def test_agt_5_an_unexpected_error_does_not_end_the_following(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("turnkeeper.stores.partials.carrier.RETRY_SECONDS", 0.0)
@@ -143,7 +143,7 @@ async def test_agt_5_what_nobody_expected_ends_no_following(
     assert "somebody" not in message
 
 
-async def test_agt_5_nobody_looks_at_a_session_that_nobody_follows(
+async def test_agt_5_heartbeats_are_not_read_for_sessions_without_followers(
     temporal: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     carrier, gate, looks = HeartbeatCarrier(temporal), Gate(is_open=False), list[str]()

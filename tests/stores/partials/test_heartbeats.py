@@ -48,7 +48,7 @@ async def test_ops_8_a_turn_of_quick_answers_and_tools_sends_no_heartbeat(
     assert heartbeats[env.task_queue] == []
 
 
-async def test_agt_5_by_setting_an_answer_is_sent_with_heartbeats(
+async def test_agt_5_by_setting_answers_are_sent_with_heartbeats(
     temporal: Client, heartbeats: defaultdict[str, list[Any]]
 ) -> None:
     gate = Gate(is_open=False)

@@ -26,7 +26,7 @@ def snapshot(text: str, *, request: int = 1, attempt: int = 1) -> PartialOutput:
     return PartialOutput(message_id="a", turn=1, step=1, request=request, attempt=attempt, parts=parts)
 
 
-async def test_agt_5_redis_killed_in_the_middle_of_an_answer_costs_the_answer_nothing(
+async def test_agt_5_a_kill_of_redis_during_an_answer_does_not_affect_the_answer(
     temporal: Client, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "turnkeeper.stores.partials")
@@ -60,7 +60,9 @@ async def test_agt_5_redis_killed_in_the_middle_of_an_answer_costs_the_answer_no
     assert redis_server.url.split("@")[0][9:] not in str(messages)
 
 
-async def test_agt_5_an_older_attempt_s_late_snapshot_does_not_replace_a_newer_one(redis_server: RedisServer) -> None:
+async def test_agt_5_a_late_snapshot_of_an_older_attempt_does_not_replace_a_newer_one(
+    redis_server: RedisServer,
+) -> None:
     async with carrier_at(redis_server) as given_up, carrier_at(redis_server) as worker:
         worker.publish("s", snapshot("new", attempt=2))
         async with worker.following("s") as live:
@@ -90,7 +92,7 @@ async def test_agt_5_two_installations_can_share_a_server(redis_server: RedisSer
         assert (await seen(theirs, lambda partial: True)).parts[0].text == "theirs"
 
 
-async def test_agt_5_a_session_under_the_id_of_a_deleted_one_is_shown(redis_server: RedisServer) -> None:
+async def test_agt_5_a_session_that_reuses_the_id_of_a_deleted_one_is_shown(redis_server: RedisServer) -> None:
     async with carrier_at(redis_server) as killed, killed.following("s") as live:
         killed.publish("s", snapshot("of many turns", request=9))
         await seen(live, lambda partial: True)
@@ -101,13 +103,13 @@ async def test_agt_5_a_session_under_the_id_of_a_deleted_one_is_shown(redis_serv
             assert (await seen(live, lambda partial: True)).parts[0].text == "of the first"
 
 
-async def test_agt_5_a_session_is_forgotten_without_redis_too(redis_server: RedisServer) -> None:
+async def test_agt_5_a_session_is_forgotten_even_if_redis_is_down(redis_server: RedisServer) -> None:
     async with carrier_at(redis_server) as gateway:
         redis_server.kill()
         await gateway.forget("s")
 
 
-async def test_agt_5_what_a_dead_worker_left_expires(redis_server: RedisServer) -> None:
+async def test_agt_5_the_output_of_a_dead_worker_expires(redis_server: RedisServer) -> None:
     async with carrier_at(redis_server) as worker, worker.following("s") as live:
         worker.publish("s", snapshot("left"))
         await seen(live, lambda partial: True)
@@ -115,7 +117,7 @@ async def test_agt_5_what_a_dead_worker_left_expires(redis_server: RedisServer) 
         assert 0 < await worker._redis.ttl(key) <= 600
 
 
-async def test_agt_5_what_cannot_be_sent_is_left_out_and_the_rest_is_sent(
+async def test_agt_5_output_that_cannot_be_sent_is_skipped_and_the_rest_is_sent(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with carrier_at(redis_server) as worker, worker.following("s") as live:
@@ -136,7 +138,7 @@ async def test_agt_5_what_cannot_be_sent_is_left_out_and_the_rest_is_sent(
     assert "what the model wrote" not in caplog.text
 
 
-async def test_agt_5_who_stops_following_leaves_no_connection_behind(redis_server: RedisServer) -> None:
+async def test_agt_5_a_follower_that_leaves_closes_its_connection(redis_server: RedisServer) -> None:
     async with carrier_at(redis_server) as gateway:
         worker = carrier_at(redis_server)
         async with gateway.following("s") as live:

@@ -49,7 +49,7 @@ def later(attempt: int) -> PartialTag:
     return TAG.model_copy(update={"attempt": attempt})
 
 
-async def test_agt_5_socket_and_folder_are_closed_to_others(carriers: AsyncExitStack, folder: Path) -> None:
+async def test_agt_5_socket_and_folder_are_private(carriers: AsyncExitStack, folder: Path) -> None:
     old = os.umask(0)
     try:
         await opened(carriers, folder, listens=True)
@@ -59,7 +59,7 @@ async def test_agt_5_socket_and_folder_are_closed_to_others(carriers: AsyncExitS
     assert [oct(stat.S_IMODE(path.stat().st_mode)) for path in (folder / FOLDER, file)] == ["0o700", "0o600"]
 
 
-async def test_agt_5_a_worker_that_stops_leaves_no_file(state_dir: Path) -> None:
+async def test_agt_5_a_stopped_worker_leaves_no_file(state_dir: Path) -> None:
     async with SocketCarrier(state_dir, **NAMES) as worker:
         await worker.listen()
         assert len(list((state_dir / FOLDER).iterdir())) == 1
@@ -84,7 +84,7 @@ async def test_agt_5_the_file_of_a_dead_worker_is_removed(carriers: AsyncExitSta
         await until(is_removed)
 
 
-async def test_agt_5_a_program_that_has_the_port_of_a_dead_worker_is_not_believed(
+async def test_agt_5_a_program_that_reuses_the_port_of_a_dead_worker_is_not_trusted(
     carriers: AsyncExitStack, state_dir: Path
 ) -> None:
     folder = state_dir / ("n" * 100)
@@ -111,7 +111,7 @@ async def test_agt_5_a_program_that_has_the_port_of_a_dead_worker_is_not_believe
             assert live.latest is None
 
 
-async def test_agt_5_a_port_without_the_token_tells_nothing(carriers: AsyncExitStack, state_dir: Path) -> None:
+async def test_agt_5_a_connection_without_the_token_receives_nothing(carriers: AsyncExitStack, state_dir: Path) -> None:
     worker = await opened(carriers, state_dir / ("n" * 100), listens=True)
     assert worker._server is not None
     with AnswerPublisher(worker, "s", TAG) as answer:
@@ -123,7 +123,7 @@ async def test_agt_5_a_port_without_the_token_tells_nothing(carriers: AsyncExitS
         writer.close()
 
 
-async def test_agt_5_two_workers_and_two_gateways_and_the_later_attempt_counts(
+async def test_agt_5_with_two_workers_and_two_gateways_the_later_attempt_counts(
     carriers: AsyncExitStack, folder: Path
 ) -> None:
     outdated, current = [await opened(carriers, folder, listens=True) for _ in range(2)]
@@ -146,7 +146,7 @@ async def test_agt_5_two_workers_and_two_gateways_and_the_later_attempt_counts(
             assert is_text("Another")(await seen(live, lambda partial: partial.attempt == 2))
 
 
-async def test_agt_5_a_gateway_that_restarts_gets_all_so_far(carriers: AsyncExitStack, folder: Path) -> None:
+async def test_agt_5_a_restarted_gateway_gets_all_output_so_far(carriers: AsyncExitStack, folder: Path) -> None:
     worker = await opened(carriers, folder, listens=True)
     with AnswerPublisher(worker, "s", TAG) as answer:
         for text in ("Hel", "lo"):
@@ -157,7 +157,7 @@ async def test_agt_5_a_gateway_that_restarts_gets_all_so_far(carriers: AsyncExit
         assert is_text("Hello")(live.latest)
 
 
-async def test_agt_5_who_leaves_and_follows_again_in_a_moment_misses_nothing(
+async def test_agt_5_a_follower_that_leaves_and_returns_at_once_misses_nothing(
     carriers: AsyncExitStack, folder: Path
 ) -> None:
     worker, gateway = await opened(carriers, folder, listens=True), await opened(carriers, folder)
@@ -172,7 +172,7 @@ async def test_agt_5_who_leaves_and_follows_again_in_a_moment_misses_nothing(
 
 
 @pytest.mark.parametrize("names", [{"task_queue": "other"}, {"namespace": "other"}])
-async def test_agt_5_installations_that_share_a_folder_see_nothing_of_each_other(
+async def test_agt_5_installations_that_share_a_folder_are_isolated(
     carriers: AsyncExitStack, state_dir: Path, names: dict[str, str]
 ) -> None:
     foreign = await opened(carriers, state_dir, listens=True, **names)
@@ -184,7 +184,7 @@ async def test_agt_5_installations_that_share_a_folder_see_nothing_of_each_other
             assert is_text("ours")(await seen(live, lambda partial: True))
 
 
-async def test_agt_5_a_slow_gateway_gets_the_newest_and_holds_up_nobody(
+async def test_agt_5_a_slow_gateway_gets_the_newest_output_and_delays_nobody(
     carriers: AsyncExitStack, state_dir: Path
 ) -> None:
     worker, gateway = await opened(carriers, state_dir, listens=True), await opened(carriers, state_dir)
@@ -207,7 +207,7 @@ async def test_agt_5_a_slow_gateway_gets_the_newest_and_holds_up_nobody(
 
 
 @pytest.mark.parametrize("nonsense", [b"nonsense\n", b"x" * 100_000])
-async def test_agt_5_a_worker_drops_a_connection_that_it_does_not_understand(
+async def test_agt_5_a_worker_drops_a_connection_with_an_unknown_protocol(
     carriers: AsyncExitStack, state_dir: Path, nonsense: bytes
 ) -> None:
     worker = await opened(carriers, state_dir, listens=True)
@@ -219,7 +219,7 @@ async def test_agt_5_a_worker_drops_a_connection_that_it_does_not_understand(
     writer.close()
 
 
-async def test_agt_5_bytes_grow_with_the_text_and_not_with_its_square(
+async def test_agt_5_bytes_grow_linearly_with_the_text(
     carriers: AsyncExitStack, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SocketCarrier, "min_pause", 0.0)
@@ -236,7 +236,7 @@ async def test_agt_5_bytes_grow_with_the_text_and_not_with_its_square(
     writer.close()
 
 
-async def test_agt_5_where_no_socket_can_be_made_there_is_no_partial_output_and_the_answer_goes_on(
+async def test_agt_5_without_a_socket_there_is_no_partial_output_and_answers_continue(
     carriers: AsyncExitStack, state_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (state_dir / FOLDER).write_text("a file in its place")

@@ -33,7 +33,7 @@ def step(number: int) -> AnswerParts:
     return [Delta("respond", text), asks(("look", {"n": number}), text=text)]
 
 
-async def test_agt_5_the_step_is_the_recorded_one_in_a_turn_that_is_steered_archived_and_goes_on_in_other_runs(
+async def test_agt_5_the_step_number_is_right_in_a_steered_archived_and_continued_turn(
     temporal: Client,
 ) -> None:
     async def look(invocation: ToolInvocation) -> ToolResult:
@@ -61,7 +61,7 @@ async def test_agt_5_the_step_is_the_recorded_one_in_a_turn_that_is_steered_arch
     assert [first_snapshots[recorded.text].step for recorded in recorded] == [recorded.number for recorded in recorded]
 
 
-async def test_agt_5_every_try_of_a_request_is_later_than_those_before_also_after_a_wait(
+async def test_agt_5_every_attempt_of_a_request_has_a_later_tag_even_after_a_wait(
     temporal: Client,
 ) -> None:
     carrier = Remembering()
@@ -81,7 +81,7 @@ async def test_agt_5_every_try_of_a_request_is_later_than_those_before_also_afte
         assert later.is_later_than(earlier)
 
 
-async def test_agt_5_what_is_asked_for_a_summary_is_not_shown(temporal: Client) -> None:
+async def test_agt_5_the_output_of_a_summary_request_is_not_shown(temporal: Client) -> None:
     carrier = Remembering()
     window = {"max_messages": 6, "preserve_last_n": 2, "evict_block": 4, "summarize_on_trim": True}
     async with environment(temporal, partials=carrier) as env:

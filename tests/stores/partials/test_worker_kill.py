@@ -17,7 +17,7 @@ WORDS = " ".join(f"word{number}" for number in range(30))
 
 
 @pytest.mark.parametrize("kind", CARRIERS)
-async def test_agt_5_the_attempt_after_a_killed_worker_replaces_what_was_shown(
+async def test_agt_5_the_attempt_after_a_killed_worker_replaces_its_output(
     request: pytest.FixtureRequest, temporal: Client, state_dir: Path, kind: str
 ) -> None:
     chosen = settings_of(kind, state_dir, request)
@@ -27,7 +27,7 @@ async def test_agt_5_the_attempt_after_a_killed_worker_replaces_what_was_shown(
     carrier = carrier_factory(Settings(**settings))(temporal)
     await session.prompt(id="p1", text="go on")
     async with carrier, carrier.following(session.handle.id) as live:
-        plan = plan_of(temporal, settings, pauses_at="model call 1 has written 10", pause="for ever")
+        plan = plan_of(temporal, settings, pauses_at="model call 1 has written 10", pause="forever")
         async with doomed_worker(plan) as doomed:
             left = await seen(live, lambda partial: len(partial.parts[0].text.split()) == 10)
             doomed.process.kill()

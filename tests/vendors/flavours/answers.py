@@ -15,7 +15,7 @@ Render = Callable[[Answer, Body, Issued], Reply]
 
 @dataclass(frozen=True)
 class ChatDialect:
-    """What distinguishes the streams of one Chat endpoint. `call_id` makes the id of the n-th call."""
+    """Properties of the streams of one Chat endpoint. `call_id` makes the id of the n-th call."""
 
     call_id: Callable[[int], str]
     thinking: str = ""

@@ -1,4 +1,4 @@
-"""Rules of the Messages API, by its reference and by bug reports, and those of endpoints that copy it."""
+"""Rules of the Messages API, by its reference and by bug reports, and of endpoints that copy it."""
 
 import json
 import re
@@ -66,13 +66,13 @@ def shape(body: Body, issued: Issued) -> Iterator[Violation]:
         if not message["content"]:
             yield Violation("content", f"messages.{index}: all messages must have non-empty content")
         for number, block in enumerate(blocks_of(message)):
-            yield from _shape_of(block, f"messages.{index}.content.{number}", role=message["role"])
+            yield from _check_block(block, f"messages.{index}.content.{number}", role=message["role"])
     yield from _pairs(messages)
     yield from _tools(body.get("tools", []))
     yield from _breakpoints(body)
 
 
-def _shape_of(block: Block, place: str, *, role: str) -> Iterator[Violation]:
+def _check_block(block: Block, place: str, *, role: str) -> Iterator[Violation]:
     kind = block.get("type", "")
     if kind not in BLOCK_FIELDS or kind not in BY_ROLE[role]:
         yield Violation("block", f"{place}: Input tag '{kind}' found using 'type' does not match any of the expected")
@@ -97,7 +97,7 @@ def _shape_of(block: Block, place: str, *, role: str) -> Iterator[Violation]:
             if part["type"] != "text" and block.get("is_error"):
                 words = f'{place}.tool_result: all content must be type "text" if `is_error` is true'
                 yield Violation("error with media", words)
-            yield from _shape_of(part, f"{place}.tool_result.content.0", role="user")
+            yield from _check_block(part, f"{place}.tool_result.content.0", role="user")
 
 
 def _medium(block: Block, place: str) -> Iterator[Violation]:

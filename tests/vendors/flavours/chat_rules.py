@@ -57,7 +57,7 @@ def shape(body: Body, issued: Issued) -> Iterator[Violation]:
         yield Violation("messages", "Invalid 'messages': empty array. Expected an array with minimum length 1.")
         return
     for index, message in enumerate(messages):
-        yield from _shape_of(index, message)
+        yield from _check_message(index, message)
     yield from _pairs(messages)
     for index, tool in enumerate(body.get("tools", [])):
         yield from _shape_of_tool(index, tool)
@@ -68,7 +68,7 @@ def shape(body: Body, issued: Issued) -> Iterator[Violation]:
         yield Violation("tools", "Invalid 'tools': empty array. Expected an array with minimum length 1.")
 
 
-def _shape_of(index: int, message: Message) -> Iterator[Violation]:
+def _check_message(index: int, message: Message) -> Iterator[Violation]:
     role, content, place = message.get("role"), message.get("content"), f"messages[{index}]"
     if role not in MESSAGE_FIELDS:
         yield Violation("role", f"Invalid value: {role!r}. Supported values are: 'system', 'assistant', 'user', 'tool'")
@@ -272,7 +272,7 @@ def alternating_with_tools(body: Body, issued: Issued) -> Iterator[Violation]:
 
 
 def alternating(body: Body, issued: Issued) -> Iterator[Violation]:
-    """Gemma's template, with results as a user's: nobody speaks twice."""
+    """Gemma's template, with results as a user's: roles alternate."""
     speakers = ["user" if message["role"] == "tool" else message["role"] for message in body["messages"]]
     speakers = [role for role in speakers if role != "system"]
     collapsed = [role for before, role in zip([None, *speakers], speakers, strict=False) if role != before]

@@ -37,9 +37,17 @@ class Flavour:
 # ---- how vendors refuse
 
 
+def _error_type(violation: Violation) -> str:
+    return "server_error" if violation.status >= 500 else "invalid_request_error"
+
+
 def _as_openai(violation: Violation) -> Reply:
-    kind = "server_error" if violation.status >= 500 else "invalid_request_error"
-    error = {"message": violation.words, "type": kind, "param": violation.parameter, "code": violation.code}
+    error = {
+        "message": violation.words,
+        "type": _error_type(violation),
+        "param": violation.parameter,
+        "code": violation.code,
+    }
     return Reply.error(violation.status, {"error": error})
 
 
@@ -53,10 +61,8 @@ def _as_mistral(violation: Violation) -> Reply:
 
 
 def _as_llama_cpp(violation: Violation) -> Reply:
-    kind = "server_error" if violation.status >= 500 else "invalid_request_error"
-    return Reply.error(
-        violation.status, {"error": {"code": violation.status, "message": violation.words, "type": kind}}
-    )
+    error = {"code": violation.status, "message": violation.words, "type": _error_type(violation)}
+    return Reply.error(violation.status, {"error": error})
 
 
 def _as_gemini(violation: Violation) -> Reply:
@@ -87,9 +93,6 @@ def _as_vllm(violation: Violation) -> Reply:
 
 # ---- the vendors
 
-_CHAT = (chat_rules.shape,)
-_ANTHROPIC = (anthropic_rules.shape,)
-
 _GROQ_FIELDS = chat_rules.unknown_fields(
     "property '{0}' is unsupported",
     message_words="'messages.{index}' : for 'role:{role}' the following must be satisfied[('messages.{index}' : "
@@ -104,135 +107,112 @@ _GROQ_ANSWER = (
     "`context_window` for this model"
 )
 
+
+def _chat(
+    name: str, model: str, refuse: Callable[[Violation], Reply], dialect: ChatDialect, *validators: Validator
+) -> Flavour:
+    return Flavour(name, "openai-chat", model, (chat_rules.shape, *validators), refuse, dialect)
+
+
+def _claude(name: str, model: str, *validators: Validator, vendor: str = "anthropic") -> Flavour:
+    return Flavour(name, "anthropic", model, (anthropic_rules.shape, *validators), _as_anthropic, claude, vendor)
+
+
 FLAVOURS = {
     flavour.name: flavour
     for flavour in (
-        Flavour(
+        _chat(
             "mistral",
-            "openai-chat",
             "devstral-small-latest",
-            [*_CHAT, chat_rules.mistral, chat_rules.no_blank_texts],
             _as_mistral,
             ChatDialect(lambda number: f"Call{number:05}"),
+            chat_rules.mistral,
+            chat_rules.no_blank_texts,
         ),
-        Flavour(
+        _chat(
             "llama.cpp",
-            "openai-chat",
             "Devstral-Small-2-24B-Instruct-2512-UD-Q4_K_XL.gguf",
-            [*_CHAT, chat_rules.alternating_with_tools, chat_rules.llama_cpp],
             _as_llama_cpp,
             ChatDialect(lambda number: f"{number:032}", thinking="reasoning_content"),
+            chat_rules.alternating_with_tools,
+            chat_rules.llama_cpp,
         ),
-        Flavour(
+        _chat(
             "gemini",
-            "openai-chat",
             "gemini-3-pro-preview",
-            [*_CHAT, chat_rules.gemini, _GEMINI_FIELDS, chat_rules.no_blank_texts],
             _as_gemini,
             ChatDialect(lambda number: f"function-call-{number:019}", signs_calls=True),
+            chat_rules.gemini,
+            _GEMINI_FIELDS,
+            chat_rules.no_blank_texts,
         ),
-        Flavour(
+        _chat(
             "openrouter",
-            "openai-chat",
             "anthropic/claude-sonnet-4.5",
-            [*_CHAT, chat_rules.openrouter_claude, chat_rules.no_blank_texts],
             _as_openrouter,
             ChatDialect(lambda number: f"toolu_vrtx_{number:012}", thinking="reasoning", has_details=True),
+            chat_rules.openrouter_claude,
+            chat_rules.no_blank_texts,
         ),
-        Flavour(
+        _chat(
             "groq",
-            "openai-chat",
             "openai/gpt-oss-120b",
-            [
-                *_CHAT,
-                _GROQ_FIELDS,
-                chat_rules.max_answer(65_536, _GROQ_ANSWER),
-                chat_rules.max_tools(128, "'tools' : maximum number of items is 128"),
-            ],
             _as_groq,
             ChatDialect(lambda number: f"fc_{number:08}-a1b2", thinking="reasoning"),
+            _GROQ_FIELDS,
+            chat_rules.max_answer(65_536, _GROQ_ANSWER),
+            chat_rules.max_tools(128, "'tools' : maximum number of items is 128"),
         ),
-        Flavour(
+        _chat(
             "deepseek",
-            "openai-chat",
             "deepseek-reasoner",
-            [
-                *_CHAT,
-                chat_rules.deepseek,
-                chat_rules.max_answer(8_192, "Invalid {name} value, the valid range of {name} is [1, {limit}]"),
-                chat_rules.max_tools(128, "Invalid 'tools': array too long, at most 128 are allowed, but got {}"),
-            ],
             _as_openai,
             ChatDialect(lambda number: f"call_00_{number:024}", thinking="reasoning_content"),
+            chat_rules.deepseek,
+            chat_rules.max_answer(8_192, "Invalid {name} value, the valid range of {name} is [1, {limit}]"),
+            chat_rules.max_tools(128, "Invalid 'tools': array too long, at most 128 are allowed, but got {}"),
         ),
-        Flavour(
+        _chat(
             "vllm",
-            "openai-chat",
             "google/gemma-3-27b-it",
-            [*_CHAT, chat_rules.alternating],
             _as_vllm,
             ChatDialect(lambda number: f"chatcmpl-tool-{number:032}", thinking="reasoning_content"),
+            chat_rules.alternating,
         ),
-        Flavour(
+        _chat(
             "ollama",
-            "openai-chat",
             "qwen3:8b",
-            [*_CHAT, chat_rules.ollama],
             _as_openai,
             ChatDialect(lambda number: f"call_{number:08}", thinking="reasoning"),
+            chat_rules.ollama,
         ),
-        Flavour(
-            "openai-chat",
+        _chat(
             "openai-chat",
             "gpt-5.5",
-            [
-                *_CHAT,
-                chat_rules.openai_chat,
-                chat_rules.unknown_fields("Unrecognized request argument supplied: {0}"),
-                chat_rules.max_tools(128, "Invalid 'tools': array too long. Expected at most 128, but got {}."),
-            ],
             _as_openai,
             ChatDialect(lambda number: f"call_{number:024}"),
+            chat_rules.openai_chat,
+            chat_rules.unknown_fields("Unrecognized request argument supplied: {0}"),
+            chat_rules.max_tools(128, "Invalid 'tools': array too long. Expected at most 128, but got {}."),
         ),
-        Flavour("openai", "openai", "gpt-5.5", [responses_rules.shape], _as_openai, gpt),
-        Flavour(
-            "anthropic",
+        Flavour("openai", "openai", "gpt-5.5", (responses_rules.shape,), _as_openai, gpt),
+        _claude(
             "anthropic",
             "claude-sonnet-5-5",
-            [
-                *_ANTHROPIC,
-                anthropic_rules.claude_thinking(adaptive=True, budget=False, max_tokens=128_000),
-                anthropic_rules.signed_thinking(binds_prefix=True),
-            ],
-            _as_anthropic,
-            claude,
-            vendor="anthropic",
+            anthropic_rules.claude_thinking(adaptive=True, budget=False, max_tokens=128_000),
+            anthropic_rules.signed_thinking(binds_prefix=True),
         ),
-        Flavour(
+        _claude(
             "claude-4.5",
-            "anthropic",
             "claude-sonnet-4-5-20250929",
-            [
-                *_ANTHROPIC,
-                anthropic_rules.claude_thinking(adaptive=False, budget=True, max_tokens=64_000),
-                anthropic_rules.signed_thinking(binds_prefix=False),
-            ],
-            _as_anthropic,
-            claude,
-            vendor="anthropic",
+            anthropic_rules.claude_thinking(adaptive=False, budget=True, max_tokens=64_000),
+            anthropic_rules.signed_thinking(binds_prefix=False),
         ),
-        Flavour(
-            "anthropic-compatible",
-            "anthropic",
-            "kimi-k3",
-            [*_ANTHROPIC, anthropic_rules.compatible],
-            _as_anthropic,
-            claude,
-        ),
+        _claude("anthropic-compatible", "kimi-k3", anthropic_rules.compatible, vendor=""),
     )
 }
 
-ANY_CLAUDE = Flavour("any-claude", "anthropic", "claude-sonnet-5-5", _ANTHROPIC, _as_anthropic, claude)
+ANY_CLAUDE = _claude("any-claude", "claude-sonnet-5-5", vendor="")
 """A Claude whose thinking a row describes."""
 
 BY_NAME = {**FLAVOURS, ANY_CLAUDE.name: ANY_CLAUDE}

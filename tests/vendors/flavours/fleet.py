@@ -44,7 +44,7 @@ Override = Callable[[Body, int], Reply | Answer | None]
 
 @dataclass
 class Line:
-    """What one session meets. `refuse` and `override` may change while it runs; `model` is another name to ask."""
+    """The vendor's behaviour for a session. `refuse` and `override` may change; `model` is another name to call."""
 
     key: str
     refuse: Refuse | None = None

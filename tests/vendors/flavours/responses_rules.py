@@ -36,7 +36,7 @@ def shape(body: Body, issued: Issued) -> Iterator[Violation]:
         yield Violation("input", "Missing required parameter: 'input'.", "input")
         return
     for index, item in enumerate(items):
-        yield from _shape_of(item, f"input[{index}]")
+        yield from _check_item(item, f"input[{index}]")
     yield from _pairs(items)
     yield from _reasoning(items, issued)
     yield from _tools(body.get("tools", []))
@@ -45,7 +45,7 @@ def shape(body: Body, issued: Issued) -> Iterator[Violation]:
         yield Violation("bound", words, "max_output_tokens")
 
 
-def _shape_of(item: Item, place: str) -> Iterator[Violation]:
+def _check_item(item: Item, place: str) -> Iterator[Violation]:
     kind = kind_of(item)
     if kind not in ITEM_FIELDS:
         yield Violation("item", f"Invalid value: '{kind}'. Supported values are: {sorted(ITEM_FIELDS)}", place)

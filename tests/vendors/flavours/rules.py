@@ -1,4 +1,4 @@
-"""What a violation of a vendor's rules is, and rules that several vendors have in common."""
+"""Violations of a vendor's rules, and rules that several vendors have in common."""
 
 import json
 import re
@@ -35,7 +35,7 @@ class Violation:
 
 @dataclass
 class Issued:
-    """What a vendor has given out, so that it knows it again."""
+    """Ids and signatures that a vendor has issued, so that it can check them."""
 
     signatures: dict[str, str] = field(default_factory=dict)
     """The fingerprint that a signature, an encrypted content or an id belongs to."""
@@ -68,7 +68,7 @@ def is_json_object(text: object) -> bool:
 
 
 def problem_of_data(media_type: str, data: str) -> str:
-    """Return what is wrong with a content in base64; empty if nothing is."""
+    """Return the error of base64 data; empty if it is valid."""
     try:
         content = b64decode(data, validate=True)
     except (NotBase64, ValueError):
@@ -83,7 +83,7 @@ def problem_of_data(media_type: str, data: str) -> str:
 
 
 def problem_of_url(url: str) -> str:
-    """Return what is wrong with the URL of a content; empty if nothing is."""
+    """Return the error of an image or file URL; empty if it is valid."""
     match = re.fullmatch(r"data:([a-z]+/[a-z0-9.+-]+);base64,(.+)", url, re.DOTALL)
     if match:
         return problem_of_data(match[1], match[2])

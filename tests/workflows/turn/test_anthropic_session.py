@@ -27,7 +27,7 @@ async def wire(env: Environment, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
         yield started
 
 
-async def test_agt_3_thinking_and_parallel_calls_go_back_through_temporal_as_they_came(
+async def test_agt_3_thinking_and_parallel_calls_pass_through_temporal_unchanged(
     env: Environment, wire: AnthropicWire
 ) -> None:
     wire.script(LOOK_TWICE, Answer(text="A chair."), Answer(text="Goodbye."))
@@ -62,9 +62,7 @@ async def test_agt_3_thinking_and_parallel_calls_go_back_through_temporal_as_the
     assert "is_error" in second[2]["content"][1]
 
 
-async def test_agt_9_reasoning_the_vendor_no_longer_takes_back_is_left_out_once(
-    env: Environment, wire: AnthropicWire
-) -> None:
+async def test_agt_9_stale_reasoning_is_left_out_once(env: Environment, wire: AnthropicWire) -> None:
     wire.script(LOOK_TWICE, wire.fault("stale_reasoning"), Answer(text="A chair."))
     session = await env.start(SessionInput(model=wire.model))
     await session.prompt("What is there?")
@@ -79,10 +77,10 @@ def look(number: int, *, think: str = "") -> Answer:
     return Answer(think=think, text="I look.", calls=[Call(f"toolu_{number}", "look", {"at": number})])
 
 
-async def test_agt_3_a_turn_whose_thinking_was_evicted_goes_on_without_and_the_next_thinks_again(
+async def test_agt_3_a_turn_whose_thinking_was_evicted_continues_without_it(
     env: Environment, wire: AnthropicWire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What such a model would refuse is refused by the wire: thinking in an answer that did not begin with its own."""
+    """The fake server rejects what such a model rejects: thinking in an answer that did not begin with its own."""
     provider: Provider = wire.provider()
     monkeypatch.setattr(env.vendor, "resolve", lambda model: (provider, "claude-sonnet-4-5"))
     steps = [look(number, think="Where?") for number in range(12)]
@@ -100,7 +98,7 @@ async def test_agt_3_a_turn_whose_thinking_was_evicted_goes_on_without_and_the_n
     assert thinks[13:] == [True, True]
 
 
-async def test_agt_9_a_model_that_misses_its_thinking_is_asked_without(
+async def test_agt_9_a_model_that_requires_missing_thinking_is_called_without_thinking(
     env: Environment, wire: AnthropicWire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     provider: Provider = wire.provider()

@@ -25,7 +25,7 @@ FRESH_TURNS = 4
 
 @pytest.fixture
 def fresh_for_few_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let tools stay fresh for fewer turns than in the product."""
+    """Keep tools fresh for fewer turns than in the product."""
     monkeypatch.setattr(session_tools, "FRESH_TURNS", FRESH_TURNS)
 
 
@@ -65,7 +65,7 @@ async def test_agt_8_a_call_waits_until_it_is_approved_and_runs_once(env: Enviro
     assert await session.approvals() == []
 
 
-async def test_agt_8_a_rejection_tells_the_model_why_and_the_tool_never_runs(env: Environment) -> None:
+async def test_agt_8_a_rejection_gives_the_model_the_reason_and_the_tool_never_runs(env: Environment) -> None:
     session = await waiting_for(env, ("send_mail", {"to": "bob"}))
     (pending,) = await session.awaited_approvals()
     await session.decide(pending, "reject", reason="Bob is on holiday.")
@@ -77,7 +77,7 @@ async def test_agt_8_a_rejection_tells_the_model_why_and_the_tool_never_runs(env
     assert message.content == "send_mail was rejected by the user\n\nReason: Bob is on holiday."
 
 
-async def test_agt_8_several_wait_at_once_beside_those_that_run_and_each_is_decided_on_its_own(
+async def test_agt_8_several_calls_wait_while_others_run_and_each_is_decided_separately(
     env: Environment,
 ) -> None:
     session = await waiting_for(env, ("send_mail", {"n": 0}), ("look", {}), ("post", {"n": 2}), ("send_mail", {"n": 3}))
@@ -94,7 +94,7 @@ async def test_agt_8_several_wait_at_once_beside_those_that_run_and_each_is_deci
     assert sorted(invocation.call_id for invocation in env.tools.calls) == ["1.1.1", "1.1.2", "1.1.3"]
 
 
-async def test_agt_8_allowed_for_the_session_goes_for_all_calls_of_the_tool_and_for_no_other(env: Environment) -> None:
+async def test_agt_8_a_session_wide_allowance_applies_to_all_calls_of_that_tool_only(env: Environment) -> None:
     session = await waiting_for(env, ("send_mail", {"n": 0}), ("send_mail", {"n": 1}), ("post", {}), start=SMALL)
     mail, _, post = await session.awaited_approvals(3)
     await session.decide(mail, "allow_for_session")
@@ -111,7 +111,7 @@ async def test_agt_8_allowed_for_the_session_goes_for_all_calls_of_the_tool_and_
     assert pending.tool == "post"
 
 
-async def test_agt_8_a_later_denial_counts_more_than_an_allowance(env: Environment) -> None:
+async def test_agt_8_a_later_denial_overrides_an_allowance(env: Environment) -> None:
     session = await waiting_for(env, ("send_mail", {}))
     (pending,) = await session.awaited_approvals()
     await session.decide(pending, "allow_for_session")
@@ -123,7 +123,7 @@ async def test_agt_8_a_later_denial_counts_more_than_an_allowance(env: Environme
     assert turns[-1].steps[0].tool_calls[0].result.status == "denied"
 
 
-async def test_agt_8_a_new_policy_ends_what_was_allowed_for_the_session(env: Environment) -> None:
+async def test_agt_8_a_new_policy_ends_session_wide_allowances(env: Environment) -> None:
     session = await waiting_for(env, ("send_mail", {}))
     (pending,) = await session.awaited_approvals()
     await session.decide(pending, "allow_for_session")
@@ -136,7 +136,7 @@ async def test_agt_8_a_new_policy_ends_what_was_allowed_for_the_session(env: Env
     await session.awaited_approvals()
 
 
-async def test_agt_8_a_decision_is_bound_to_the_call_and_to_the_arguments_that_were_seen(env: Environment) -> None:
+async def test_agt_8_a_decision_is_bound_to_the_call_and_the_displayed_arguments(env: Environment) -> None:
     session = await waiting_for(env, ("send_mail", {"to": "bob"}), ("look", {}))
     (pending,) = await session.awaited_approvals()
     reason, message = await refusal(session, pending, "approve", args_digest="0" * 64)
@@ -156,7 +156,7 @@ async def test_agt_8_a_decision_is_bound_to_the_call_and_to_the_arguments_that_w
     await session.decide(pending, "reject")
 
 
-async def test_agt_8_the_same_decision_twice_is_one_and_another_one_comes_too_late(env: Environment) -> None:
+async def test_agt_8_a_repeated_decision_is_accepted_and_a_different_one_is_too_late(env: Environment) -> None:
     session = await waiting_for(env, ("send_mail", {}))
     (pending,) = await session.awaited_approvals()
     env.tools.gate.close()
@@ -169,7 +169,7 @@ async def test_agt_8_the_same_decision_twice_is_one_and_another_one_comes_too_la
     assert len(env.tools.calls) == 1
 
 
-async def test_agt_8_without_a_decision_in_time_a_call_counts_as_rejected(env: Environment) -> None:
+async def test_agt_8_without_a_decision_in_time_a_call_is_rejected(env: Environment) -> None:
     start = SessionInput.model_validate({"limits": {"approval_timeout": 0.3}})
     session = await waiting_for(env, ("send_mail", {}), ("post", {}), start=start)
     (turn,) = await session.idle(turns=1)
@@ -183,7 +183,7 @@ async def test_agt_8_without_a_decision_in_time_a_call_counts_as_rejected(env: E
     assert sum(timedelta() < time <= timedelta(seconds=0.3) for time in times) == 1
 
 
-async def test_agt_8_waiting_goes_on_over_many_runs_and_the_deadline_stays(env: Environment) -> None:
+async def test_agt_8_waiting_continues_over_many_runs_with_the_same_deadline(env: Environment) -> None:
     session = await waiting_for(env, ("send_mail", {"to": "bob"}), ("look", {}), start=SMALL)
     (pending,) = await session.awaited_approvals()
     for number in range(16):
@@ -197,7 +197,7 @@ async def test_agt_8_waiting_goes_on_over_many_runs_and_the_deadline_stays(env: 
     assert sorted(invocation.call_id for invocation in env.tools.calls) == ["1.1.0", "1.1.1"]
 
 
-async def test_agt_8_a_turn_that_is_stopped_waits_no_longer(env: Environment) -> None:
+async def test_agt_8_a_stopped_turn_no_longer_waits(env: Environment) -> None:
     session = await waiting_for(env, ("send_mail", {}))
     (pending,) = await session.awaited_approvals()
     await session.update("cancel_turn", {"message_id": "p1"})
@@ -219,7 +219,7 @@ async def test_agt_8_an_ending_session_waits_for_the_decision_first(env: Environ
     assert len(env.tools.calls) == 1
 
 
-async def test_agt_8_nobody_is_asked_in_an_unattended_session_unless_the_policy_says_so(env: Environment) -> None:
+async def test_agt_8_an_unattended_session_asks_nobody_unless_the_policy_requires_it(env: Environment) -> None:
     start = SessionInput(unattended=True, tool_policy={"post": "ask"})
     session = await waiting_for(env, ("send_mail", {}), ("post", {}), start=start)
     (pending,) = await session.awaited_approvals()
@@ -232,7 +232,7 @@ async def test_agt_8_nobody_is_asked_in_an_unattended_session_unless_the_policy_
 WRITE = ToolSpec(name="file_write", effect="idempotent", built_in=True)
 
 
-async def test_agt_8_a_new_session_asks_before_a_built_in_tool_writes_and_not_before_one_reads(
+async def test_agt_8_a_new_session_requires_approval_for_built_in_writes_but_not_reads(
     env: Environment,
 ) -> None:
     env.tools.specs = [*env.tools.specs, WRITE]
@@ -244,7 +244,7 @@ async def test_agt_8_a_new_session_asks_before_a_built_in_tool_writes_and_not_be
     assert [call.result.status for call in turn.steps[0].tool_calls] == ["ok", "ok"]
 
 
-async def test_agt_8_a_new_session_that_is_unattended_writes_nothing(env: Environment) -> None:
+async def test_agt_8_a_new_unattended_session_writes_nothing(env: Environment) -> None:
     env.tools.specs = [*env.tools.specs, WRITE]
     start = SessionInput(unattended=True)
     session = await waiting_for(env, ("look", {}), ("file_write", {"path": "a.txt"}), start=start)
@@ -253,7 +253,7 @@ async def test_agt_8_a_new_session_that_is_unattended_writes_nothing(env: Enviro
     assert [invocation.name for invocation in env.tools.calls] == ["look"]
 
 
-async def test_agt_8_calls_that_can_never_run_are_not_asked_about(env: Environment) -> None:
+async def test_agt_8_calls_that_can_never_run_need_no_approval(env: Environment) -> None:
     env.tools.specs = [MAIL]
     start = SessionInput(tool_policy={"*": "ask"})
     session = await waiting_for(env, ("nothing", {}), ("send_mail", "no JSON"), start=start)
@@ -262,7 +262,7 @@ async def test_agt_8_calls_that_can_never_run_are_not_asked_about(env: Environme
     assert [call.approval for call in turn.steps[0].tool_calls] == [None, None]
 
 
-async def test_agt_8_a_prompt_that_interrupts_ends_the_waiting_and_one_that_steers_waits_too(env: Environment) -> None:
+async def test_agt_8_an_interrupting_prompt_ends_the_waiting_and_a_steering_one_waits_too(env: Environment) -> None:
     session = await waiting_for(env, ("send_mail", {}))
     (pending,) = await session.awaited_approvals()
     await session.prompt(id="p2", text="in English", mode="steer")
@@ -286,7 +286,7 @@ async def test_agt_1_the_time_for_a_decision_does_not_count_towards_the_turn(env
     assert turn.processing_time_ms >= 5_000
 
 
-async def test_ses_17_a_session_that_waits_for_a_person_is_found_and_says_what_for(env: Environment) -> None:
+async def test_ses_17_a_session_awaiting_approval_is_searchable_and_shows_the_call(env: Environment) -> None:
     session = await waiting_for(env, ("send_mail", {"to": "<bob>"}))
     (pending,) = await session.awaited_approvals()
 
@@ -303,7 +303,7 @@ async def test_ses_17_a_session_that_waits_for_a_person_is_found_and_says_what_f
 
 
 @pytest.mark.usefixtures("fresh_for_few_turns")
-async def test_agt_6_the_tools_are_frozen_for_a_segment_and_read_again_for_the_next(env: Environment) -> None:
+async def test_agt_6_the_tools_are_fixed_for_a_segment_and_listed_again_for_the_next(env: Environment) -> None:
     session = await env.start(WINDOW)
     await session.prompt("one")
     await session.idle(turns=1)
@@ -322,7 +322,7 @@ async def test_agt_6_the_tools_are_frozen_for_a_segment_and_read_again_for_the_n
 
 
 @pytest.mark.usefixtures("fresh_for_few_turns")
-async def test_agt_8_what_was_allowed_was_that_tool_and_no_other_of_its_name(env: Environment) -> None:
+async def test_agt_8_an_allowance_is_for_that_tool_and_not_another_of_the_same_name(env: Environment) -> None:
     session = await waiting_for(env, ("send_mail", {}), start=WINDOW)
     (pending,) = await session.awaited_approvals()
     await session.decide(pending, "allow_for_session")
@@ -338,7 +338,7 @@ async def test_agt_8_what_was_allowed_was_that_tool_and_no_other_of_its_name(env
 
 
 @pytest.mark.usefixtures("fresh_for_few_turns")
-async def test_agt_6_tools_that_have_not_changed_are_not_written_into_the_history_again(env: Environment) -> None:
+async def test_agt_6_unchanged_tools_are_not_written_to_history_again(env: Environment) -> None:
     session = await env.start(WINDOW)
     for number in range(1, 2 * FRESH_TURNS):
         await session.prompt(f"turn {number}")

@@ -43,7 +43,7 @@ def counted(response: ModelResponse) -> ModelResponse:
 
 
 def estimate(env: Environment, *, attempts: int, request: int = 0, text: str = STORY) -> Usage:
-    """What attempts of the request number `request` are expected to have cost."""
+    """Return the expected usage of `attempts` attempts of the request number `request`."""
     one = request_tokens(env.vendor.requests[request])
     output = tokens_of(len(text))
     return Usage(
@@ -56,7 +56,7 @@ def limited(**limits: float) -> SessionInput:
 
 
 @pytest.mark.parametrize("carrier", ["heartbeats", "in process"])
-async def test_agt_9_attempts_that_broke_off_stand_in_the_usage_of_step_turn_and_session(
+async def test_agt_9_broken_off_attempts_count_in_the_usage_of_step_turn_and_session(
     temporal: Client, carrier: str
 ) -> None:
     partials = InProcessCarrier() if carrier == "in process" else HeartbeatCarrier(temporal)
@@ -73,7 +73,7 @@ async def test_agt_9_attempts_that_broke_off_stand_in_the_usage_of_step_turn_and
         assert (await session.state()).session.usage == expected
 
 
-async def test_agt_9_a_vendor_that_cuts_every_answer_spends_no_more_than_the_budget(env: Environment) -> None:
+async def test_agt_9_a_vendor_that_cuts_every_answer_costs_no_more_than_the_budget(env: Environment) -> None:
     env.vendor.script = [cut() for _ in range(100)]
     session = await env.start(limited(max_tokens_per_turn=1_000))
     await session.prompt("tell me a story")
@@ -87,7 +87,7 @@ async def test_agt_9_a_vendor_that_cuts_every_answer_spends_no_more_than_the_bud
 
 
 @pytest.mark.parametrize("api", WIRES)
-async def test_agt_9_over_every_api_answers_that_are_cut_at_ninety_percent_end_with_the_budget(
+async def test_agt_9_for_every_api_answers_cut_at_ninety_percent_end_with_the_budget(
     temporal: Client, api: str
 ) -> None:
     async with WIRES[api]() as wire:
@@ -105,7 +105,7 @@ async def test_agt_9_over_every_api_answers_that_are_cut_at_ninety_percent_end_w
     assert turn.usage.tokens * (attempts - 1) <= 3_000 * attempts, "the last attempt was the first over the budget"
 
 
-async def test_agt_9_the_cost_of_attempts_counts_too(env: Environment) -> None:
+async def test_agt_9_the_cost_of_attempts_counts(env: Environment) -> None:
     env.vendor.script = [cut("word " * 4_000) for _ in range(100)]
     session = await env.start(
         limited(max_cost_per_turn=0.2).model_copy(update={"model": "anthropic:claude-sonnet-4-5"})
@@ -119,7 +119,7 @@ async def test_agt_9_the_cost_of_attempts_counts_too(env: Environment) -> None:
     assert len(env.vendor.requests) == 3  # 5,000 tokens of output at $15 a million, each
 
 
-async def test_agt_9_attempts_count_beyond_a_wait_and_a_changed_request(
+async def test_agt_9_attempts_are_counted_across_a_wait_and_a_changed_request(
     env: Environment,
 ) -> None:
     later = ModelError("overloaded", "busy", retry_after=0.5)
@@ -130,7 +130,7 @@ async def test_agt_9_attempts_count_beyond_a_wait_and_a_changed_request(
     assert turn.usage == estimate(env, attempts=3) + Usage(input_tokens=100, output_tokens=10)
 
 
-async def test_agt_9_attempts_that_the_vendor_turned_down_cost_nothing(env: Environment) -> None:
+async def test_agt_9_attempts_that_the_vendor_rejected_cost_nothing(env: Environment) -> None:
     busy = ModelError("overloaded", "busy", retry_after=0.05)
     env.vendor.script = [busy, busy, counted(says("the end"))]
     session = await env.start()
@@ -140,7 +140,7 @@ async def test_agt_9_attempts_that_the_vendor_turned_down_cost_nothing(env: Envi
 
 
 @pytest.mark.parametrize(("useless", "answers"), [("", 2), ("x" * 1_200_000, 1)])
-async def test_agt_9_a_whole_answer_of_unknown_usage_that_can_t_be_kept_has_cost_what_is_estimated(
+async def test_agt_9_an_unusable_answer_of_unknown_usage_costs_its_estimate(
     env: Environment, useless: str, answers: int
 ) -> None:
     """An empty one is asked for again, one that is too large ends the turn."""
@@ -153,7 +153,7 @@ async def test_agt_9_a_whole_answer_of_unknown_usage_that_can_t_be_kept_has_cost
     assert turn.usage == estimate(env, attempts=1) + last
 
 
-async def test_agt_9_failures_of_other_kinds_use_up_none_of_the_times_an_unclear_answer_is_asked_about(
+async def test_agt_9_other_failures_do_not_count_as_retries_of_an_unclear_answer(
     env: Environment,
 ) -> None:
     busy = ModelError("overloaded", "busy", retry_after=0.05)
@@ -164,7 +164,7 @@ async def test_agt_9_failures_of_other_kinds_use_up_none_of_the_times_an_unclear
     assert (turn.agent_message, len(env.vendor.requests)) == ("the end", 5)
 
 
-async def test_agt_9_unclear_answers_count_on_beyond_other_failures_and_a_wait(
+async def test_agt_9_unclear_answers_are_counted_across_other_failures_and_a_wait(
     env: Environment,
 ) -> None:
     later = ModelError("overloaded", "busy", retry_after=0.5)
@@ -175,7 +175,7 @@ async def test_agt_9_unclear_answers_count_on_beyond_other_failures_and_a_wait(
     assert (turn.error_type, len(env.vendor.requests)) == ("provider_error", 5)
 
 
-async def test_agt_9_an_answer_is_shown_without_measuring_what_it_takes(
+async def test_agt_9_an_answer_is_shown_without_estimating_its_request(
     env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That is for the timer's heartbeats, here the only ones that could: the end of a whole answer tells by itself."""
@@ -196,7 +196,7 @@ async def test_agt_9_an_answer_is_shown_without_measuring_what_it_takes(
     assert measured == env.vendor.requests[1:2], "once, of the attempt that failed"
 
 
-async def test_agt_9_a_turn_that_fails_has_cost_its_attempts(env: Environment) -> None:
+async def test_agt_9_a_failed_turn_costs_its_attempts(env: Environment) -> None:
     env.vendor.script = [cut(), [Delta("respond", STORY), ModelError("refusal", "no")]]
     session = await env.start()
     await session.prompt("tell me a story")
@@ -208,7 +208,7 @@ async def test_agt_9_a_turn_that_fails_has_cost_its_attempts(env: Environment) -
     assert step.usage == turn.usage == estimate(env, attempts=2)
 
 
-async def test_agt_9_an_answer_that_is_stopped_has_cost_what_was_written(env: Environment) -> None:
+async def test_agt_9_a_stopped_answer_costs_what_was_written(env: Environment) -> None:
     middle = Gate(is_open=False)
     env.vendor.script = [[Delta("respond", STORY), middle, says("never")]]
     session = await env.start()
@@ -222,7 +222,7 @@ async def test_agt_9_an_answer_that_is_stopped_has_cost_what_was_written(env: En
     assert step.usage == turn.usage == estimate(env, attempts=1)
 
 
-async def test_agt_9_a_turn_whose_time_is_over_has_cost_what_was_shown(env: Environment) -> None:
+async def test_agt_9_a_turn_that_times_out_costs_what_was_shown(env: Environment) -> None:
     middle = Gate(is_open=False)
     env.vendor.script = [cut(), [Delta("respond", STORY), middle, says("never")]]
     session = await env.start(limited(turn_timeout=4, model_timeout=60))
@@ -233,10 +233,10 @@ async def test_agt_9_a_turn_whose_time_is_over_has_cost_what_was_shown(env: Envi
 
 
 @pytest.mark.parametrize("before", ["estimated", "counted"])
-async def test_agt_9_with_a_limit_of_tokens_an_answer_of_unknown_usage_still_ends_the_turn(
+async def test_agt_9_with_a_token_limit_an_answer_of_unknown_usage_still_ends_the_turn(
     env: Environment, before: str
 ) -> None:
-    """What is known of the attempts before it says nothing of the answer itself."""
+    """The usage of earlier attempts does not include the answer itself."""
     env.vendor.script = [cut() if before == "estimated" else counted(says("")), asks(("look", {})), says("never asked")]
     session = await env.start(limited(max_tokens_per_turn=100_000))
     await session.prompt("look")
@@ -245,7 +245,7 @@ async def test_agt_9_with_a_limit_of_tokens_an_answer_of_unknown_usage_still_end
     assert "does not say how many tokens it used" in (turn.error or "")
 
 
-async def test_agt_9_attempts_for_a_summary_count(env: Environment) -> None:
+async def test_agt_9_attempts_of_a_summary_count(env: Environment) -> None:
     window = {"max_messages": 6, "preserve_first_n": 0, "preserve_last_n": 2, "evict_block": 3}
     summaries: Iterator[AnswerParts | ModelResponse] = iter([cut(), counted(says("They counted."))])
     env.vendor.summarise = lambda request: next(summaries)
@@ -292,15 +292,13 @@ async def died_in_the_middle(
     return turn
 
 
-async def test_agt_9_what_a_worker_that_died_had_written_counts(
-    env: Environment, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_agt_9_the_output_of_a_dead_worker_counts(env: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
     turn = await died_in_the_middle(env, monkeypatch)
     assert turn.agent_message == "the end"
     assert turn.usage == estimate(env, attempts=1) + Usage(input_tokens=100, output_tokens=10)
 
 
-async def test_ses_9_what_a_worker_that_died_had_written_stays_where_it_has_used_up_the_budget(
+async def test_ses_9_the_output_of_a_dead_worker_stays_if_it_used_up_the_budget(
     temporal: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with environment(temporal, partials=HeartbeatCarrier(temporal)) as env:

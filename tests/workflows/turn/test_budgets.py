@@ -56,7 +56,7 @@ TOKENS = Usage(input_tokens=12_000, output_tokens=345)
         ("turn_timeout", 3_600, {}, "The turn ran out of time", "3,600 s"),
     ],
 )
-def test_agt_1_every_budget_is_named_in_one_form_of_sentence_with_how_to_raise_it(
+def test_agt_1_every_budget_error_has_the_same_form_and_explains_how_to_raise_it(
     limit: str, most: float, did: dict[str, Any], took: str, value: str
 ) -> None:
     message = sentence("max_steps" if limit == "max_steps" else "budget", limit, most, **did)
@@ -91,7 +91,7 @@ def test_agt_1_every_budget_is_named_in_one_form_of_sentence_with_how_to_raise_i
         ),
     ],
 )
-def test_agt_1_a_budget_that_cannot_be_kept_says_why_and_how_to_lift_it(
+def test_agt_1_a_budget_that_cannot_be_enforced_explains_why_and_how_to_lift_it(
     limit: str, most: float, usage: Usage | None, beginning: str
 ) -> None:
     message = sentence("budget", limit, most, usage=usage)
@@ -116,7 +116,7 @@ def as_input(message: str) -> SessionInput:
         ("max_cost_per_turn", 0.3, {"usage": Usage(cost=0.1) + Usage(cost=0.2)}),
     ],
 )
-def test_agt_1_a_budget_that_is_just_used_up_is_kept(limit: str, most: float, did: dict[str, Any]) -> None:
+def test_agt_1_a_budget_that_is_exactly_used_up_is_not_exceeded(limit: str, most: float, did: dict[str, Any]) -> None:
     check(limit, most, **did)
 
 
@@ -141,7 +141,7 @@ def results(turn: ConversationMessage) -> list[str | None]:
         ("max_cost_per_turn", 0.1, used(asks(("look", {})), cost=0.06)),
     ],
 )
-async def test_agt_1_tokens_and_cost_are_summed_over_the_turn_and_end_it_before_the_tools_run(
+async def test_agt_1_tokens_and_cost_of_a_turn_are_summed_and_checked_before_tools_run(
     env: Environment, limit: str, most: float, step: ModelResponse
 ) -> None:
     env.vendor.script = [step, step, says("never asked")]
@@ -157,7 +157,7 @@ async def test_agt_1_tokens_and_cost_are_summed_over_the_turn_and_end_it_before_
     assert second.agent_message == "never asked"
 
 
-async def test_agt_1_an_answer_that_goes_over_the_budget_is_still_the_answer(env: Environment) -> None:
+async def test_agt_1_an_answer_that_exceeds_the_budget_is_still_the_answer(env: Environment) -> None:
     env.vendor.script = [used(asks(("look", {})), tokens=900, cost=0.09), used(says("here"), tokens=900, cost=0.09)]
     session = await env.start(limited(max_tokens_per_turn=1_000, max_cost_per_turn=0.1))
     await session.prompt("look")
@@ -166,7 +166,7 @@ async def test_agt_1_an_answer_that_goes_over_the_budget_is_still_the_answer(env
     assert turn.usage == Usage(input_tokens=1_620, output_tokens=180, cost=0.18)
 
 
-async def test_agt_1_with_a_limit_of_cost_a_model_without_a_price_gets_no_second_step(env: Environment) -> None:
+async def test_agt_1_with_a_cost_limit_a_model_without_a_price_gets_no_second_step(env: Environment) -> None:
     env.vendor.script = [used(asks(("look", {})), tokens=10), used(says("just an answer"), tokens=10)]
     session = await env.start(limited(max_cost_per_turn=0.1).model_copy(update={"model": "openai-chat:llama"}))
     await session.prompt("look")
@@ -178,7 +178,7 @@ async def test_agt_1_with_a_limit_of_cost_a_model_without_a_price_gets_no_second
     assert env.tools.calls == []
 
 
-async def test_agt_1_the_tokens_of_a_summary_count_before_the_model_is_asked_further(env: Environment) -> None:
+async def test_agt_1_the_tokens_of_a_summary_count_before_the_next_model_call(env: Environment) -> None:
     window = {"max_messages": 6, "preserve_first_n": 0, "preserve_last_n": 2, "evict_block": 3}
     history = {**window, "summarize_on_trim": True}
     env.vendor.summarise = lambda request: used(says("They counted."), tokens=5_000)
@@ -198,7 +198,7 @@ async def test_agt_1_the_tokens_of_a_summary_count_before_the_model_is_asked_fur
     assert len(env.vendor.summary_requests) == 1, "the summary was kept"
 
 
-async def test_agt_1_budgets_count_on_through_the_runs_of_a_turn(env: Environment) -> None:
+async def test_agt_1_budgets_are_counted_across_the_runs_of_a_turn(env: Environment) -> None:
     env.vendor.script = [used(asks(("look", {"n": number})), tokens=200, cost=0.2) for number in range(30)]
     session = await env.start(limited(max_tokens_per_turn=3_950, max_cost_per_turn=4.5, max_history_events=50))
     await session.prompt("look around")

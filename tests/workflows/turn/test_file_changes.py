@@ -69,7 +69,7 @@ async def results(session: DrivenSession) -> list[ToolResult]:
     return [call.result for call in turn.steps[0].tool_calls]
 
 
-async def test_agt_8_the_approval_of_a_file_write_has_the_difference(env: Environment, folder: Path) -> None:
+async def test_agt_8_the_approval_of_a_file_write_includes_the_diff(env: Environment, folder: Path) -> None:
     (folder / "plan.md").write_text(OLD)
     session = await awaiting(env)
     (pending,) = await session.awaited_approvals()
@@ -84,7 +84,7 @@ async def test_agt_8_the_approval_of_a_file_write_has_the_difference(env: Enviro
     assert (folder / "plan.md").read_text() == NEW
 
 
-async def test_agt_8_the_model_is_told_that_the_file_has_changed_since(env: Environment, folder: Path) -> None:
+async def test_agt_8_the_model_sees_that_the_file_has_changed_since(env: Environment, folder: Path) -> None:
     (folder / "plan.md").write_text(OLD)
     session = await awaiting(env)
     (pending,) = await session.awaited_approvals()
@@ -95,7 +95,7 @@ async def test_agt_8_the_model_is_told_that_the_file_has_changed_since(env: Envi
     assert "has changed since this was approved" in env.vendor.requests[-1].messages[-1].content
 
 
-async def test_agt_8_without_a_difference_people_are_asked_all_the_same(
+async def test_agt_8_without_a_diff_approval_is_still_required(
     env: Environment, toolbox: FailingPreviews, folder: Path
 ) -> None:
     toolbox.is_failing = True
@@ -108,7 +108,7 @@ async def test_agt_8_without_a_difference_people_are_asked_all_the_same(
     assert [result.status for result in await results(session)] == ["ok"]
 
 
-async def test_agt_8_what_is_allowed_has_no_preview_and_no_check(
+async def test_agt_8_an_allowed_write_has_no_preview_and_no_check(
     env: Environment, toolbox: FailingPreviews, folder: Path
 ) -> None:
     (folder / "plan.md").write_text(OLD)
@@ -123,7 +123,7 @@ async def test_agt_8_what_is_allowed_has_no_preview_and_no_check(
     assert toolbox.previews == 1
 
 
-async def test_agt_8_two_approved_writes_of_one_file_have_one_effect(env: Environment, folder: Path) -> None:
+async def test_agt_8_two_approved_writes_of_one_file_take_effect_once(env: Environment, folder: Path) -> None:
     other = ("file_write", {"path": "./plan.md", "content": "other\n"})
     session = await awaiting(env, WRITE, other, ("file_write", {"path": "new/b.md", "content": "b\n"}))
     for pending in await session.awaited_approvals(3):
@@ -133,7 +133,7 @@ async def test_agt_8_two_approved_writes_of_one_file_have_one_effect(env: Enviro
     assert statuses[2] == "ok"
 
 
-async def test_agt_8_large_arguments_have_a_difference_within_its_bound(env: Environment, folder: Path) -> None:
+async def test_agt_8_large_arguments_have_a_diff_within_its_limit(env: Environment, folder: Path) -> None:
     (folder / "plan.md").write_text("old line\n" * 2_000)
     session = await awaiting(env, ("file_write", {"path": "plan.md", "content": "new line\n" * LARGE_TEXT_BYTES}))
     (pending,) = await session.awaited_approvals()
@@ -146,7 +146,7 @@ async def test_agt_8_large_arguments_have_a_difference_within_its_bound(env: Env
     assert [result.status for result in await results(session)] == ["ok"]
 
 
-async def test_agt_8_the_difference_is_carried_over_runs(env: Environment, folder: Path) -> None:
+async def test_agt_8_the_diff_is_carried_over_runs(env: Environment, folder: Path) -> None:
     (folder / "plan.md").write_text(OLD)
     start = SessionInput.model_validate({"limits": {"max_history_events": 50}})
     session = await awaiting(env, start=start)

@@ -59,14 +59,14 @@ def program(folder: Path, *flags: str, **keys: object) -> dict[str, object]:
     return {"command": sys.executable, "args": ["-I", odd.__file__, *flags], "cwd": str(folder), **keys}
 
 
-async def test_agt_6_a_session_uses_the_tools_of_a_configured_server_several_at_once(temporal, tmp_path):
+async def test_agt_6_a_session_uses_several_tools_of_a_configured_server_at_once(temporal, tmp_path):
     async with foreign_environment(temporal, toolbox_of(tmp_path, odd=program(tmp_path))) as env:
         met = await results_of(env, *[("meet", {"people": 3})] * 3)
         assert [result.outcome for result in met] == ["met"] * 3
         assert {"file_read", "meet"} <= {tool.name for tool in env.vendor.requests[-1].head.tools}
 
 
-async def test_agt_7_a_server_killed_in_the_middle_of_a_call_is_a_result_and_the_turn_goes_on(temporal, tmp_path):
+async def test_agt_7_a_server_killed_during_a_call_gives_a_result_and_the_turn_continues(temporal, tmp_path):
     async with foreign_environment(temporal, toolbox_of(tmp_path, odd=program(tmp_path))) as env:
         (first,) = await results_of(env, ("pid", {}))
         env.vendor.script = [asks(("hang", {})), asks(("pid", {})), says("done")]
@@ -90,7 +90,7 @@ async def test_agt_7_a_server_killed_in_the_middle_of_a_call_is_a_result_and_the
         ({"trusted": True}, ["repeatable"], 9, "error", 3),
     ],
 )
-async def test_agt_7_a_call_whose_server_dies_is_repeated_with_its_key_if_a_trusted_server_says_it_may_be(
+async def test_agt_7_a_call_is_retried_with_its_key_if_a_trusted_server_dies(
     temporal, tmp_path, keys, flags, deaths, status, runs
 ):
     async with foreign_environment(temporal, toolbox_of(tmp_path, odd=program(tmp_path, *flags, **keys))) as env:
@@ -101,7 +101,7 @@ async def test_agt_7_a_call_whose_server_dies_is_repeated_with_its_key_if_a_trus
     assert used[0].endswith("/1.1.0")
 
 
-async def test_agt_8_a_tool_stays_its_server_s_whatever_another_one_offers_by_its_name(temporal, tmp_path):
+async def test_agt_8_a_tool_stays_with_its_server_if_another_offers_its_name(temporal, tmp_path):
     async with foreign_environment(temporal, toolbox_of(tmp_path, odd=program(tmp_path))) as env:
         session = await env.start(ALLOWED)
         await session.prompt("begin")
@@ -126,7 +126,7 @@ async def test_agt_8_a_tool_stays_its_server_s_whatever_another_one_offers_by_it
                 assert outcome == ("ok", mine.outcome)
 
 
-async def test_agt_8_what_was_approved_is_the_tool_as_it_was_shown_and_a_changed_one_is_read_again(temporal, tmp_path):
+async def test_agt_8_an_approval_is_for_the_tool_as_shown_and_not_for_a_changed_one(temporal, tmp_path):
     toolbox = toolbox_of(tmp_path, odd=program(tmp_path, "changing", "telling"))
     async with foreign_environment(temporal, toolbox) as env:
         env.vendor.script = [asks(("echo", {"text": "a"})), asks(("echo", {"text": 1})), says("done")]
@@ -156,7 +156,7 @@ async def test_agt_8_what_was_approved_is_the_tool_as_it_was_shown_and_a_changed
         assert "pid" not in offered[1]
 
 
-async def test_agt_6_a_session_keeps_the_tools_of_a_server_that_is_down_and_asks_again_in_its_next_turn(temporal):
+async def test_agt_6_a_session_keeps_the_tools_of_a_server_that_is_down_until_it_is_back(temporal):
     mail, news = ToolSpec(name="send_mail", server="mail"), ToolSpec(name="read_news", server="news")
     async with environment(temporal) as env:
         built_in = env.tools.specs
@@ -182,8 +182,8 @@ async def test_agt_6_a_session_keeps_the_tools_of_a_server_that_is_down_and_asks
         assert (env.tools.listings, (await session.context()).segment) == (2, segment)
 
 
-async def test_agt_6_a_renewal_takes_no_tool_away_of_a_server_that_could_not_be_asked(temporal, monkeypatch):
-    """Neither one that it lists nevertheless nor one that it doesn't, but those of other servers."""
+async def test_agt_6_listing_again_removes_no_tool_of_an_unreachable_server(temporal, monkeypatch):
+    """It keeps tools that the server still lists and ones it doesn't; only tools of other servers go."""
     monkeypatch.setattr(session_tools, "FRESH_TURNS", FRESH_TURNS)
     foreign = {"send_mail": "mail", "read_news": "news", "pay_bill": "bank"}
     specs = {name: ToolSpec(name=name, server=server) for name, server in foreign.items()}
@@ -210,7 +210,7 @@ async def test_agt_6_a_renewal_takes_no_tool_away_of_a_server_that_could_not_be_
         assert tools_of(env.vendor.requests[-1]) == [tool.name for tool in built_in]
 
 
-async def test_agt_7_a_server_that_hangs_costs_a_call_its_time_limit_and_is_ended(temporal, tmp_path, monkeypatch):
+async def test_agt_7_a_hanging_server_costs_a_call_its_timeout_and_is_killed(temporal, tmp_path, monkeypatch):
     monkeypatch.setattr(server_connection, "PROBE_SECONDS", 0.3)
     toolbox = toolbox_of(tmp_path, odd=program(tmp_path))
     async with foreign_environment(temporal, toolbox) as env:
@@ -231,7 +231,7 @@ async def test_agt_7_a_server_that_hangs_costs_a_call_its_time_limit_and_is_ende
     assert after.outcome != first.outcome
 
 
-async def test_agt_7_a_worker_that_does_not_know_a_session_s_tool_says_so_and_the_turn_goes_on(temporal, tmp_path):
+async def test_agt_7_a_worker_without_a_sessions_tool_reports_it_and_the_turn_continues(temporal, tmp_path):
     async with foreign_environment(temporal, toolbox_of(tmp_path, odd=program(tmp_path))) as env:
         session = await env.start(ALLOWED)
         await session.prompt("begin")
@@ -251,7 +251,7 @@ async def test_agt_7_a_worker_that_does_not_know_a_session_s_tool_says_so_and_th
     assert result.content.endswith("Unknown, because unreachable: the tools of gone")
 
 
-async def test_agt_8_a_denied_tool_is_not_offered_and_still_answered_as_denied(temporal):
+async def test_agt_8_a_denied_tool_is_not_offered_but_a_call_gets_a_denied_result(temporal):
     """L12, U9: a denied tool is in every request, and costs a step."""
     foreign = [ToolSpec(name="send", server="mail"), ToolSpec(name="read", server="news")]
     async with environment(temporal) as env:
@@ -279,7 +279,7 @@ async def test_agt_8_a_denied_tool_is_not_offered_and_still_answered_as_denied(t
         assert env.tools.calls == []
 
 
-async def test_agt_7_texts_that_are_numbers_are_converted_before_approval(temporal):
+async def test_agt_7_numeric_strings_are_converted_before_approval(temporal):
     """L12: a small model's `"2"` for an integer is refused before the server sees it."""
     schema = {"properties": {"count": {"type": "integer"}, "to": {"type": "string"}, "now": {"type": "boolean"}}}
     async with environment(temporal) as env:
@@ -319,7 +319,7 @@ async def test_agt_6_instructions_of_servers_are_part_of_the_system_prompt(tempo
 # Servers of others
 
 
-async def test_agt_6_a_server_from_pypi_tells_a_session_the_time(temporal, tmp_path, request):
+async def test_agt_6_a_server_from_pypi_gives_a_session_the_time(temporal, tmp_path, request):
     server = time_server(request.config.cache)
     server["args"] += ["--local-timezone", "${ZONE:-Europe/Berlin}"]
     toolbox = toolbox_of(tmp_path, clock={**server, "trusted": True})
@@ -347,7 +347,7 @@ async def call(toolbox: Toolbox, name: str, **args: object) -> ToolResult:
 
 
 @pytest.mark.parametrize("transport", ["stdio", "streamableHttp"])
-async def test_agt_6_a_server_from_npm_is_listed_and_called_over_either_transport(tmp_path, request, transport):
+async def test_agt_6_a_server_from_npm_is_listed_and_called_over_both_transports(tmp_path, request, transport):
     command = everything_server(request.config.cache)
     async with everything_over(transport, command) as server, toolbox_of(tmp_path, everything=server) as toolbox:
         assert {"echo", "get-sum"} <= {tool.name for tool in (await toolbox.list_tools()).tools}

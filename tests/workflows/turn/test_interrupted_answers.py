@@ -64,7 +64,7 @@ async def next_request(env: Environment, session: DrivenSession, *, turns: int =
     return env.vendor.turn_requests[-1]
 
 
-async def test_ses_9_a_stopped_turn_keeps_what_was_written_and_the_model_is_told(env: Environment) -> None:
+async def test_ses_9_a_stopped_turn_keeps_the_partial_answer_and_the_model_is_informed(env: Environment) -> None:
     session, _ = await begin_turn(env)
     await session.update("cancel_turn", {"message_id": "p1"})
     (turn,) = await session.idle(turns=1)
@@ -88,7 +88,7 @@ async def test_ses_9_a_stopped_turn_keeps_what_was_written_and_the_model_is_told
     )
 
 
-async def test_ops_8_a_stop_reaches_a_call_of_the_same_process_without_its_next_heartbeat(
+async def test_ops_8_a_stop_reaches_a_model_call_of_the_same_process_before_its_heartbeat(
     env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnkeeper.activities.heartbeat.HEARTBEAT_SECONDS", BOUND)
@@ -100,7 +100,7 @@ async def test_ops_8_a_stop_reaches_a_call_of_the_same_process_without_its_next_
     assert (turn.status, interrupted_step(turn).text) == ("cancelled", STORY)
 
 
-async def test_ops_8_a_stop_reaches_a_tool_of_the_same_process_without_its_next_heartbeat(
+async def test_ops_8_a_stop_reaches_a_tool_call_of_the_same_process_before_its_heartbeat(
     env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnkeeper.activities.heartbeat.HEARTBEAT_SECONDS", BOUND)
@@ -130,7 +130,7 @@ async def test_ops_8_a_stop_reaches_a_tool_of_the_same_process_without_its_next_
     assert turn.status == "cancelled"
 
 
-async def test_ops_8_a_stop_on_another_worker_ends_the_turn_without_waiting_for_a_heartbeat(
+async def test_ops_8_a_stop_on_another_worker_ends_the_turn_before_a_heartbeat(
     env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The call of another process is one that this process knows nothing of."""
@@ -141,7 +141,7 @@ async def test_ops_8_a_stop_on_another_worker_ends_the_turn_without_waiting_for_
     assert (turn.status, turn.error) == ("cancelled", "Cancelled: Stopped by the user.")
 
 
-async def test_ses_9_steps_before_the_interrupted_one_stay_as_they_were(env: Environment) -> None:
+async def test_ses_9_steps_before_the_interrupted_one_are_unchanged(env: Environment) -> None:
     gate = Gate(is_open=False)
     env.vendor.script = [asks(("look", {}), text="Looking."), halfway(gate)]
     session = await env.start()
@@ -164,7 +164,7 @@ async def test_ses_9_steps_before_the_interrupted_one_stay_as_they_were(env: Env
     ]
 
 
-async def test_ses_9_an_interrupt_keeps_what_was_written_and_names_no_id_to_people(env: Environment) -> None:
+async def test_ses_9_an_interrupt_keeps_the_partial_answer_and_shows_people_no_id(env: Environment) -> None:
     session, _ = await begin_turn(env)
     await session.prompt(id="p2", text="what time is it?", mode="interrupt")
     first, second = await session.idle(turns=2)
@@ -174,7 +174,7 @@ async def test_ses_9_an_interrupt_keeps_what_was_written_and_names_no_id_to_peop
     assert env.vendor.requests[-1].messages[1].content == INTERRUPTED_NOTE + STORY
 
 
-async def test_ses_9_a_cancelled_workflow_keeps_what_was_written(env: Environment) -> None:
+async def test_ses_9_a_cancelled_workflow_keeps_the_partial_answer(env: Environment) -> None:
     session, _ = await begin_turn(env)
     await session.handle.cancel()
     with pytest.raises(WorkflowFailureError):
@@ -183,7 +183,7 @@ async def test_ses_9_a_cancelled_workflow_keeps_what_was_written(env: Environmen
     assert (state.status, interrupted_step(state.messages[0]).text) == ("cancelled", STORY)
 
 
-async def test_ses_9_calls_that_had_begun_are_shown_as_not_called_and_never_sent(env: Environment) -> None:
+async def test_ses_9_unfinished_calls_are_shown_as_not_called_and_never_sent(env: Environment) -> None:
     gate = Gate(is_open=False)
     session, _ = await begin_turn(env, [Delta("respond", "I pay."), Delta("call", "pay"), gate, asks(("pay", {}))])
     await session.update("cancel_turn", {"message_id": "p1"})
@@ -206,7 +206,7 @@ async def test_ses_9_calls_that_had_begun_are_shown_as_not_called_and_never_sent
     ]
 
 
-async def test_ses_9_thinking_alone_is_shown_and_not_sent(env: Environment) -> None:
+async def test_ses_9_an_answer_with_only_thinking_is_shown_but_not_sent(env: Environment) -> None:
     session, _ = await begin_turn(env, [Delta("think", "Let me see."), Gate(is_open=False), says("no")])
     await session.update("cancel_turn", {"message_id": "p1"})
     (turn,) = await session.idle(turns=1)
@@ -214,7 +214,7 @@ async def test_ses_9_thinking_alone_is_shown_and_not_sent(env: Environment) -> N
     assert [message.role for message in (await next_request(env, session)).messages] == ["user", "assistant", "user"]
 
 
-async def test_ses_9_a_turn_that_is_stopped_before_anything_was_written_has_no_step(env: Environment) -> None:
+async def test_ses_9_a_turn_stopped_before_any_output_has_no_step(env: Environment) -> None:
     session, _ = await begin_turn(env, [Gate(is_open=False), says("no")])
     await session.update("cancel_turn", {"message_id": "p1"})
     (turn,) = await session.idle(turns=1)
@@ -234,7 +234,7 @@ async def test_ses_9_two_stops_are_one_and_the_first_reason_counts(env: Environm
 
 
 @pytest.mark.parametrize("asks_to_pay", [False, True], ids=["text", "calls"])
-async def test_ses_9_an_answer_that_comes_in_the_moment_of_the_stop_is_kept_whole(
+async def test_ses_9_an_answer_that_completes_as_the_stop_arrives_is_kept_whole(
     env: Environment, monkeypatch: pytest.MonkeyPatch, asks_to_pay: bool
 ) -> None:
     whole = asks(("pay", {}), text="I pay.") if asks_to_pay else says("It was a dark night.")
@@ -274,7 +274,7 @@ async def test_ses_9_an_answer_that_comes_in_the_moment_of_the_stop_is_kept_whol
     assert env.tools.calls == []
 
 
-async def test_ses_9_a_turn_that_fails_in_mid_answer_keeps_what_was_written(env: Environment) -> None:
+async def test_ses_9_a_turn_that_fails_during_an_answer_keeps_the_partial_answer(env: Environment) -> None:
     session = await env.start()
     for number, error_type in enumerate(("provider_error", "connection", "timeout"), start=1):
         error = ModelError(error_type, "it broke", should_retry=False)
@@ -287,7 +287,7 @@ async def test_ses_9_a_turn_that_fails_in_mid_answer_keeps_what_was_written(env:
     assert [message.content for message in messages].count(INTERRUPTED_NOTE + STORY) == 3
 
 
-async def test_ses_9_the_half_text_of_a_refusal_is_shown_and_not_sent(env: Environment) -> None:
+async def test_ses_9_the_partial_text_of_a_refusal_is_shown_but_not_sent(env: Environment) -> None:
     env.vendor.script = [[Delta("respond", STORY), ModelError("refusal", "no more of this")]]
     session = await env.start()
     await session.prompt("tell me a story")
@@ -296,7 +296,7 @@ async def test_ses_9_the_half_text_of_a_refusal_is_shown_and_not_sent(env: Envir
     assert [message.role for message in (await next_request(env, session)).messages] == ["user", "assistant", "user"]
 
 
-async def test_ses_9_of_several_attempts_the_last_counts(env: Environment) -> None:
+async def test_ses_9_the_last_of_several_attempts_counts(env: Environment) -> None:
     env.vendor.script = [
         [Delta("respond", "A first try"), ModelError("connection", "cut", retry_after=0)],
         [Delta("respond", STORY), ModelError("auth", "no")],
@@ -307,7 +307,7 @@ async def test_ses_9_of_several_attempts_the_last_counts(env: Environment) -> No
     assert [step.text for step in turn.steps if isinstance(step, ModelStep)] == [STORY]
 
 
-async def test_ses_9_an_attempt_that_succeeds_shows_nothing_of_the_one_that_failed(env: Environment) -> None:
+async def test_ses_9_a_successful_attempt_shows_nothing_of_the_failed_one(env: Environment) -> None:
     env.vendor.script = [[Delta("respond", STORY), ModelError("connection", "cut", retry_after=0)], says("A night.")]
     session = await env.start()
     await session.prompt("tell me a story")
@@ -317,7 +317,7 @@ async def test_ses_9_an_attempt_that_succeeds_shows_nothing_of_the_one_that_fail
     ]
 
 
-async def test_ses_9_the_last_attempt_of_all_keeps_what_was_written(
+async def test_ses_9_the_very_last_attempt_keeps_the_partial_answer(
     env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnkeeper.activities.failures.MAX_FAILURES", 1)
@@ -332,7 +332,7 @@ async def test_ses_9_the_last_attempt_of_all_keeps_what_was_written(
     assert blob.chars == len(long)
 
 
-async def test_ses_9_a_stop_while_the_model_is_waited_for_keeps_what_it_had_written(env: Environment) -> None:
+async def test_ses_9_a_stop_during_a_retry_wait_keeps_the_partial_answer(env: Environment) -> None:
     env.vendor.script = [[Delta("respond", STORY), ModelError("overloaded", "busy", retry_after=60)]]
     session = await env.start()
     await session.prompt(id="p1", text="tell me a story")
@@ -342,7 +342,7 @@ async def test_ses_9_a_stop_while_the_model_is_waited_for_keeps_what_it_had_writ
     assert interrupted_step(turn).text == STORY
 
 
-async def test_ses_9_a_long_text_goes_by_reference_and_the_model_gets_it_whole(env: Environment) -> None:
+async def test_ses_9_a_long_text_is_stored_by_reference_and_the_model_gets_it_whole(env: Environment) -> None:
     long = STORY + " night" * 4_000
     session, _ = await begin_turn(env, [Delta("respond", long), Gate(is_open=False), says("no")])
     await session.update("cancel_turn", {"message_id": "p1"})
@@ -364,7 +364,7 @@ async def test_ses_16_an_endless_text_is_cut_at_answer_bytes_and_marked(env: Env
     assert "characters left out" in (await next_request(env, session)).messages[1].content
 
 
-async def test_ses_15_a_long_text_is_cut_inline_where_the_store_is_down(env: Environment) -> None:
+async def test_ses_15_a_long_text_is_cut_inline_if_the_store_is_down(env: Environment) -> None:
     file = broken(env)
     session, _ = await begin_turn(env, [Delta("respond", "night " * 10_000), Gate(is_open=False), says("no")])
     await session.update("cancel_turn", {"message_id": "p1"})
@@ -375,7 +375,7 @@ async def test_ses_15_a_long_text_is_cut_inline_where_the_store_is_down(env: Env
     assert "characters left out" in (step.text or "")
 
 
-async def test_ses_9_a_turn_whose_time_is_over_keeps_what_was_shown(env: Environment) -> None:
+async def test_ses_9_a_turn_that_times_out_keeps_the_partial_answer(env: Environment) -> None:
     session, _ = await begin_turn(env, limits={"turn_timeout": 2})
     (turn,) = await session.idle(turns=1)
     assert (turn.status, turn.error_type) == ("failed", "budget")
@@ -420,7 +420,7 @@ class Deaf:
         yield says("too late")
 
 
-async def test_ses_9_a_call_that_ignores_its_cancellation_does_not_hold_up_the_end_of_the_turn(
+async def test_ses_9_a_call_that_ignores_its_cancellation_does_not_delay_the_turns_end(
     temporal: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnkeeper.workflows.activity_options.UNFINISHED_PATIENCE", timedelta(seconds=1.5))
@@ -441,7 +441,7 @@ async def test_ses_9_a_call_that_ignores_its_cancellation_does_not_hold_up_the_e
         assert turns[0] == turn
 
 
-async def test_ses_9_a_worker_that_dies_in_the_last_attempt_leaves_what_it_had_shown(
+async def test_ses_9_a_worker_that_dies_in_the_last_attempt_leaves_the_partial_answer(
     temporal: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnkeeper.workflows.activity_options.HEARTBEAT_TIMEOUT", timedelta(seconds=2))
@@ -460,7 +460,7 @@ APIS = {**WIRES, "text": lambda: ChatWire("text")}
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_ses_9_every_vendor_takes_what_follows_an_interrupted_answer(temporal: Client, api: str) -> None:
+async def test_ses_9_every_vendor_accepts_the_request_after_an_interrupted_answer(temporal: Client, api: str) -> None:
     async with APIS[api]() as wire:
         whole = wire.reply(Answer(think="Let me see.", text=STORY + " night."))
         wire.script(whole.silent_after(len(whole.chunks) - 1), Answer(text="It is noon."))
@@ -485,7 +485,7 @@ async def test_ses_9_every_vendor_takes_what_follows_an_interrupted_answer(tempo
         assert "Let me see." not in body
 
 
-async def test_ses_9_a_worker_that_forgets_the_session_while_the_turn_ends_changes_nothing(
+async def test_ses_9_a_cache_eviction_while_the_turn_ends_changes_nothing(
     temporal: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnkeeper.workflows.activity_options.UNFINISHED_PATIENCE", timedelta(seconds=3.0))

@@ -38,7 +38,7 @@ DEATHS = [timeout(TimeoutType.HEARTBEAT), ApplicationError("died", type=WORKER_D
         (failed(ApplicationError("a bug", type="KeyError")), "the worker failed while it ran"),
     ],
 )
-def test_agt_7_a_lost_call_says_why_and_whether_it_may_have_had_its_effect(error: ActivityError, why: str) -> None:
+def test_agt_7_a_lost_call_explains_why_and_whether_it_may_have_taken_effect(error: ActivityError, why: str) -> None:
     repeatable = _result_of_failure("pay", error, repeatable=True)
     assert (repeatable.status, repeatable.outcome) == ("error", f"pay failed: {why}")
     at_most_once = _result_of_failure("pay", error, repeatable=False)
@@ -47,6 +47,6 @@ def test_agt_7_a_lost_call_says_why_and_whether_it_may_have_had_its_effect(error
 
 
 @pytest.mark.parametrize("kind", [TimeoutType.SCHEDULE_TO_START, TimeoutType.SCHEDULE_TO_CLOSE])
-def test_agt_7_a_call_that_no_worker_has_taken_is_known_to_have_had_no_effect(kind: TimeoutType) -> None:
+def test_agt_7_a_call_that_no_worker_started_certainly_had_no_effect(kind: TimeoutType) -> None:
     result = _result_of_failure("pay", failed(timeout(kind), has_started=False), repeatable=False)
     assert (result.status, result.outcome) == ("error", "pay was not started: no worker was free in time")

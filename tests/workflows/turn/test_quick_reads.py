@@ -72,7 +72,7 @@ async def test_ops_8_quick_reads_run_in_the_activity_of_the_model_call(env: Envi
         pytest.param((READ,) * (MAX_READS + 1), id="too many"),
     ],
 )
-async def test_ops_8_other_calls_are_activities_of_their_own(env: Environment, calls: Any) -> None:
+async def test_ops_8_other_calls_are_separate_activities(env: Environment, calls: Any) -> None:
     step = await read(env, *calls, start=SessionInput(tool_policy={"*": "allow"}))
     assert outcomes(step) == [f"{name} done" for name, _ in calls]
     assert (await activities(env))["call_tool"] == len(calls)
@@ -86,7 +86,7 @@ async def test_agt_7_a_tool_that_is_not_read_only_is_never_a_quick_read(env: Env
     assert (await activities(env))["call_tool"] == 1
 
 
-async def test_agt_8_a_read_that_is_denied_does_not_run(env: Environment) -> None:
+async def test_agt_8_a_denied_read_does_not_run(env: Environment) -> None:
     step = await read(env, READ, NOW, start=SessionInput(tool_policy={"file_read": "deny"}))
     assert outcomes(step) == ["file_read is denied by this session's tool policy", "now done"]
     assert [call.name for call in env.tools.calls] == ["now"]
@@ -103,7 +103,7 @@ async def test_agt_8_a_read_that_needs_an_approval_waits_for_it(env: Environment
     assert [call.name for call in env.tools.calls] == ["file_read"]
 
 
-async def test_ops_8_a_read_on_a_slow_disk_becomes_an_activity_and_holds_up_nothing_else(
+async def test_ops_8_a_read_on_a_slow_disk_becomes_an_activity_and_blocks_nothing_else(
     env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quick_reads, "MAX_SECONDS", 0.2)
@@ -120,7 +120,7 @@ async def test_ops_8_a_read_on_a_slow_disk_becomes_an_activity_and_holds_up_noth
     assert (await activities(env))["call_tool"] == 1
 
 
-async def test_ops_8_a_read_that_fails_becomes_an_activity(env: Environment) -> None:
+async def test_ops_8_a_failed_quick_read_is_repeated_as_an_activity(env: Environment) -> None:
     failures = [RuntimeError("the disk is gone")]
 
     async def fail_once(invocation: ToolInvocation) -> ToolResult:
@@ -133,7 +133,7 @@ async def test_ops_8_a_read_that_fails_becomes_an_activity(env: Environment) -> 
     assert (await activities(env))["call_tool"] == 1
 
 
-async def test_ses_15_a_large_quick_read_goes_by_reference(env: Environment) -> None:
+async def test_ses_15_a_large_quick_read_is_stored_by_reference(env: Environment) -> None:
     text = "x" * (LARGE_TEXT_BYTES + 1)
 
     async def read_much(invocation: ToolInvocation) -> ToolResult:
@@ -160,7 +160,7 @@ async def test_ses_9_a_stop_during_a_quick_read_ends_the_turn_with_its_answer(en
     await activities(env)  # replays
 
 
-async def test_ops_8_a_session_in_a_long_turn_reads_by_activities_once_its_room_is_used_up(temporal: Client) -> None:
+async def test_ops_8_a_long_turn_reads_by_activities_once_its_quick_read_limit_is_reached(temporal: Client) -> None:
     async with environment(temporal, limits={"max_state_bytes": 32_000}) as env:
         env.tools.specs += [ToolSpec(name="file_read", effect="read", built_in=True)]
         env.vendor.script = [*[asks(READ, text="y" * 300) for _ in range(40)], says("Read.")]

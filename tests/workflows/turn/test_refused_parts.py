@@ -15,7 +15,7 @@ DONE = Answer(text="Done.")
 
 
 def refuse_if(wire: VendorWire, is_refused: Callable[[Any], bool], words: str) -> None:
-    """Let the vendor refuse these requests with 400, and answer all others."""
+    """Make the vendor reject these requests with 400, and answer all others."""
     answer, refusal = wire.reply(DONE), Reply.error(400, {"error": {"type": "invalid_request_error", "message": words}})
     wire.server.check = lambda body: None
 
@@ -34,7 +34,7 @@ def schema_of_look(body: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("words", ["Invalid schema for function 'look': unsupported keyword.", "Bad Request"])
 @pytest.mark.parametrize("api", WIRES)
-async def test_agt_9_a_session_with_a_refused_tool_answers_each_turn(temporal: Client, api: str, words: str) -> None:
+async def test_agt_9_a_session_with_a_rejected_tool_answers_each_turn(temporal: Client, api: str, words: str) -> None:
     """F2, L1: its schema is left out in the first turn, which says so; no later request is refused."""
     async with WIRES[api]() as wire, vendor_environment(temporal, wire) as env:
         env.tools.specs = [
@@ -53,7 +53,7 @@ async def test_agt_9_a_session_with_a_refused_tool_answers_each_turn(temporal: C
         assert (second.steps[-1].left_out, len(wire.requests)) == ("", requests + 1)
 
 
-async def test_agt_9_a_request_that_is_too_long_without_words_is_halved_once(temporal: Client) -> None:
+async def test_agt_9_a_too_long_request_rejected_without_a_message_is_halved_once(temporal: Client) -> None:
     """L3: its tools stay, since a shorter request with them was accepted."""
     async with WIRES["openai-chat"]() as wire, vendor_environment(temporal, wire) as env:
         refuse_if(wire, lambda body: len(str(body["messages"])) > 9_000, "Bad Request")
@@ -64,7 +64,7 @@ async def test_agt_9_a_request_that_is_too_long_without_words_is_halved_once(tem
         assert not any(step.left_out for turn in turns for step in turn.steps)
 
 
-async def test_agt_9_a_refusal_that_blames_nothing_has_the_tools_listed_anew_once(temporal: Client) -> None:
+async def test_agt_9_after_an_unexplained_rejection_the_tools_are_listed_again_once(temporal: Client) -> None:
     """F2: the operator removes a tool; the session has it no longer in the next turn."""
     async with WIRES["openai-chat"]() as wire, vendor_environment(temporal, wire) as env:
         wire.refuse_always(Reply.error(400, {"error": {"message": "Bad Request"}}))
@@ -78,7 +78,7 @@ async def test_agt_9_a_refusal_that_blames_nothing_has_the_tools_listed_anew_onc
         assert [name for name in names if name != "run_task"] == [env.tools.specs[0].name]
 
 
-async def test_agt_9_reasoning_that_is_refused_again_stays_out_of_the_session(temporal: Client) -> None:
+async def test_agt_9_reasoning_that_is_rejected_twice_stays_out_of_the_session(temporal: Client) -> None:
     """A vendor that takes none back: it is dropped once, and left out from the second refusal on."""
     async with WIRES["anthropic"]() as wire, vendor_environment(temporal, wire) as env:
         thoughtful = wire.reply(Answer(think="I think.", text="Done."))
@@ -99,7 +99,7 @@ async def test_agt_9_reasoning_that_is_refused_again_stays_out_of_the_session(te
         "messages[1]: `content` must not be null",
     ],
 )
-async def test_agt_9_an_endpoint_that_takes_no_null_gets_an_empty_text(temporal: Client, words: str) -> None:
+async def test_agt_9_an_endpoint_that_rejects_null_content_gets_an_empty_text(temporal: Client, words: str) -> None:
     """L14: beside calls without a text the content is null; nothing is taken for too long."""
     async with WIRES["openai-chat"]() as wire, vendor_environment(temporal, wire) as env:
         call = wire.reply(Answer(calls=[Call("c1", "look", {"at": "it"})]))

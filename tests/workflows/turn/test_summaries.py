@@ -40,7 +40,7 @@ async def failures(session: DrivenSession) -> int:
     return (await session.context()).summaries_failed
 
 
-async def test_ctx_5_a_summary_stands_between_the_head_and_what_is_kept(env: Environment) -> None:
+async def test_ctx_5_a_summary_is_placed_between_the_head_and_the_remaining_messages(env: Environment) -> None:
     env.vendor.summarise = lambda request: ModelResponse(
         parts=[RespondPart(kind="respond", text="They counted.")], model="test", usage=Usage(input_tokens=7)
     )
@@ -66,7 +66,7 @@ async def test_ctx_5_a_summary_stands_between_the_head_and_what_is_kept(env: Env
     assert turns[-1].usage == Usage(input_tokens=7)
 
 
-async def test_ctx_5_a_later_summary_includes_the_earlier_one_and_there_is_one_at_most(env: Environment) -> None:
+async def test_ctx_5_a_later_summary_replaces_and_includes_the_earlier_one(env: Environment) -> None:
     env.vendor.summarise = lambda request: says(f"Summary number {len(env.vendor.summary_requests)}.")
     session = await env.start(started())
     await chat(session, 1, 13)
@@ -78,7 +78,7 @@ async def test_ctx_5_a_later_summary_includes_the_earlier_one_and_there_is_one_a
     assert newest.content == f"{SUMMARY_MARK}\nSummary number {len(env.vendor.summary_requests)}."
 
 
-async def test_ctx_5_where_a_summary_comes_to_nothing_the_block_is_evicted_without(env: Environment) -> None:
+async def test_ctx_5_if_a_summary_fails_the_block_is_evicted_without_one(env: Environment) -> None:
     outcomes = [
         says("long. " * 600),
         says("They counted, and then").model_copy(update={"stop": "max_tokens"}),
@@ -101,7 +101,7 @@ async def test_ctx_5_where_a_summary_comes_to_nothing_the_block_is_evicted_witho
     assert summaries_in(env.vendor.turn_requests[-1])
 
 
-async def test_ctx_5_a_passing_failure_is_tried_again(env: Environment) -> None:
+async def test_ctx_5_a_transient_failure_is_retried(env: Environment) -> None:
     outcomes = [ModelError("overloaded", "busy", retry_after=0.01), says("It works at the second try.")]
     env.vendor.summarise = lambda request: outcomes.pop(0)
     session = await env.start(started())
@@ -110,7 +110,7 @@ async def test_ctx_5_a_passing_failure_is_tried_again(env: Environment) -> None:
     assert summaries_in(env.vendor.turn_requests[-1])
 
 
-async def test_ctx_5_a_request_for_a_summary_that_is_too_long_for_the_model_is_shortened(env: Environment) -> None:
+async def test_ctx_5_a_summary_request_too_long_for_the_model_is_shortened(env: Environment) -> None:
     def short_of_memory(request: ModelRequest) -> ModelResponse | ModelError:
         too_long = len(request.messages[0].content) > 15_000
         return ModelError("context_too_long", "no room") if too_long else says("They counted.")
@@ -124,14 +124,14 @@ async def test_ctx_5_a_request_for_a_summary_that_is_too_long_for_the_model_is_s
     assert await failures(session) == 0
 
 
-async def test_ctx_5_a_summary_that_would_have_to_wait_for_long_is_done_without(env: Environment) -> None:
+async def test_ctx_5_a_summary_that_would_need_a_long_wait_is_skipped(env: Environment) -> None:
     env.vendor.summarise = lambda request: ModelError("rate_limited", "later", retry_after=300)
     session = await env.start(started())
     await chat(session, 1, 8)
     assert await failures(session) == 1
 
 
-async def test_ctx_5_a_summary_that_takes_too_long_is_done_without(
+async def test_ctx_5_a_summary_that_takes_too_long_is_skipped(
     env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnkeeper.workflows.activity_options.SUMMARY_PATIENCE", timedelta(seconds=1))
@@ -140,13 +140,13 @@ async def test_ctx_5_a_summary_that_takes_too_long_is_done_without(
     env.vendor.gate.close()
     arrived = env.vendor.gate.arrived
     await session.prompt(id="p7", text="question 7")
-    await env.vendor.gate.until_arrived(arrived + 2)  # the summary is given up, and the turn goes on
+    await env.vendor.gate.until_arrived(arrived + 2)  # the summary is skipped, and the turn continues
     env.vendor.gate.open()
     assert (await session.idle(turns=7))[-1].agent_message == "echo: question 7"
     assert await failures(session) == 1
 
 
-async def test_ctx_5_calls_and_results_alone_are_worth_no_summary_and_enter_the_next_one(env: Environment) -> None:
+async def test_ctx_5_calls_and_results_alone_get_no_summary_and_enter_the_next_one(env: Environment) -> None:
     env.vendor.summarise = lambda request: says("They looked around.")
     env.vendor.script = [asks(("look", {"at": f"thing {number}"})) for number in range(12)]
     session = await env.start(started())
@@ -159,7 +159,7 @@ async def test_ctx_5_calls_and_results_alone_are_worth_no_summary_and_enter_the_
     assert "$user: look around" in text
 
 
-async def test_ctx_5_there_is_at_most_one_summary_for_ten_messages_evicted(env: Environment) -> None:
+async def test_ctx_5_there_is_at_most_one_summary_per_ten_evicted_messages(env: Environment) -> None:
     env.vendor.summarise = lambda request: says(f"After {len(env.vendor.turn_requests)}.")
     session = await env.start(started(history={**WINDOW, "evict_block": 0}))
     await chat(session, 1, 20)
@@ -171,7 +171,7 @@ async def test_ctx_5_there_is_at_most_one_summary_for_ten_messages_evicted(env: 
         assert len(matching) == 1, f"question {number} is in exactly one request for a summary"
 
 
-async def test_ctx_5_files_that_were_written_are_listed_whatever_the_model_says(env: Environment) -> None:
+async def test_ctx_5_written_files_are_listed_whatever_the_model_writes(env: Environment) -> None:
     env.tools.specs = [
         spec.model_copy(update={"name": name})
         for spec, name in zip(env.tools.specs, ("look", "file_write"), strict=True)
@@ -202,7 +202,7 @@ async def _write_or_fail(invocation: Any) -> ToolResult:
     return ToolResult(outcome="disk full" if failed else "Wrote it", status="error" if failed else "ok")
 
 
-async def test_ctx_5_stopping_a_turn_while_it_is_summarised_loses_nothing(env: Environment) -> None:
+async def test_ctx_5_stopping_a_turn_during_its_summary_loses_nothing(env: Environment) -> None:
     env.vendor.summarise = lambda request: says("They counted.")
     session = await env.start(started())
     await chat(session, 1, 6)
@@ -219,7 +219,7 @@ async def test_ctx_5_stopping_a_turn_while_it_is_summarised_loses_nothing(env: E
     assert summaries_in(env.vendor.turn_requests[-1])
 
 
-async def test_ctx_5_the_evicted_are_asked_of_the_workflow_where_they_were_not_handed_over(
+async def test_ctx_5_evicted_messages_that_are_not_cached_are_queried_from_the_workflow(
     env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnkeeper.activities.model_request.model_client.REQUESTS.get", lambda key: None)
@@ -231,7 +231,7 @@ async def test_ctx_5_the_evicted_are_asked_of_the_workflow_where_they_were_not_h
     assert summaries_in(env.vendor.turn_requests[-1])
 
 
-async def test_ctx_5_summaries_and_what_waits_for_one_go_from_run_to_run(temporal: Client) -> None:
+async def test_ctx_5_summaries_and_the_messages_awaiting_one_are_carried_to_the_next_run(temporal: Client) -> None:
     async with environment(temporal, limits={"max_history_events": 60, "max_state_bytes": 40_000}) as env:
         env.vendor.summarise = lambda request: says(f"Summary number {len(env.vendor.summary_requests)}.")
         session = await env.start(started(history={**WINDOW, "evict_block": 3}))
@@ -245,7 +245,7 @@ async def test_ctx_5_summaries_and_what_waits_for_one_go_from_run_to_run(tempora
         assert all(len(summaries_in(request)) <= 1 for request in env.vendor.turn_requests)
 
 
-async def test_ctx_5_evicted_turns_are_not_summarised_unless_it_is_asked_for(env: Environment) -> None:
+async def test_ctx_5_evicted_turns_are_summarised_only_if_configured(env: Environment) -> None:
     session = await env.start(started(history={**WINDOW, "summarize_on_trim": False}))
     await chat(session, 1, 8)
     assert env.vendor.summary_requests == []

@@ -82,7 +82,7 @@ async def test_ctx_17_an_interrupted_turn_has_a_note_before_the_prompt(env: Envi
     ]
 
 
-async def test_ctx_17_a_turn_out_of_steps_says_so_and_its_retry_takes_its_place(env: Environment, api: Api) -> None:
+async def test_ctx_17_a_turn_out_of_steps_has_a_note_and_its_retry_replaces_it(env: Environment, api: Api) -> None:
     api.script(Answer(text="Hello!"), LOOK, Answer(text="Why?"), LOOK, Answer(text="Paid."))
     session = await env.start(SessionInput(model=api.wire.model))
     await session.prompt("Hi")
@@ -129,7 +129,7 @@ async def test_ctx_17_a_retry_of_a_turn_that_did_nothing_leaves_no_trace(env: En
     ],
     ids=["with_room_for_the_answer", "without"],
 )
-async def test_ctx_17_an_eviction_leaves_one_note_behind_an_answered_head(
+async def test_ctx_17_an_eviction_leaves_one_note_after_an_answered_head(
     env: Environment, api: Api, max_messages: int, behind_head: tuple[str, ...]
 ) -> None:
     calls = 8

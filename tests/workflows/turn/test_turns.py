@@ -14,7 +14,7 @@ from turnkeeper.models.transcript.model_call import ModelResponse, RespondPart, 
 from turnkeeper.models.transcript.trajectory import ModelStep, ToolResult, Usage
 
 
-async def test_ses_2_a_prompt_is_recorded_when_its_processing_starts_and_not_before(env: Environment) -> None:
+async def test_ses_2_a_prompt_is_recorded_only_when_its_processing_starts(env: Environment) -> None:
     env.vendor.gate.close()
     session = await env.start()
     await session.prompt("one")
@@ -63,7 +63,7 @@ async def test_ses_1_a_turn_is_one_complete_request_and_response(env: Environmen
     assert second.text == "It is there."
 
 
-async def test_ses_6_a_burst_during_a_turn_is_answered_in_order_and_none_is_lost(env: Environment) -> None:
+async def test_ses_6_a_burst_during_a_turn_is_answered_in_order_and_no_prompt_is_lost(env: Environment) -> None:
     env.vendor.gate.close()
     session = await env.start()
     await session.prompt("first")
@@ -101,7 +101,7 @@ async def test_agt_1_tools_of_a_step_run_in_parallel_up_to_the_limit_and_keep_th
     assert [call.id for call in step.tool_calls] == [f"1.1.{n}" for n in range(6)]
 
 
-async def test_agt_1_the_limit_of_steps_ends_the_turn_and_is_named(env: Environment) -> None:
+async def test_agt_1_reaching_the_step_limit_ends_the_turn_and_names_it(env: Environment) -> None:
     env.vendor.script = [asks(("look", {})) for _ in range(9)]
     session = await env.start(SessionInput.model_validate({"limits": {"max_steps": 3}}))
     await session.prompt("never stop")
@@ -111,7 +111,7 @@ async def test_agt_1_the_limit_of_steps_ends_the_turn_and_is_named(env: Environm
     assert len(turn.steps) == 3
 
 
-async def test_agt_1_the_limit_of_tool_calls_ends_the_turn_and_every_call_has_a_result(env: Environment) -> None:
+async def test_agt_1_the_tool_call_limit_ends_the_turn_and_every_call_has_a_result(env: Environment) -> None:
     env.vendor.script = [asks(("look", {}), ("look", {}), ("look", {}))]
     session = await env.start(SessionInput.model_validate({"limits": {"max_tool_calls": 2}}))
     await session.prompt("look thrice")
@@ -125,7 +125,7 @@ async def test_agt_1_the_limit_of_tool_calls_ends_the_turn_and_every_call_has_a_
     assert [message.status for message in tools] == ["cancelled"] * 3
 
 
-async def test_agt_1_the_time_limit_of_a_turn_ends_it_and_is_named(env: Environment) -> None:
+async def test_agt_1_reaching_the_time_limit_ends_the_turn_and_names_it(env: Environment) -> None:
     env.vendor.gate.close()
     session = await env.start(SessionInput.model_validate({"limits": {"turn_timeout": 1}}))
     await session.prompt("slow")
@@ -142,7 +142,7 @@ async def test_agt_1_the_time_limit_of_a_turn_ends_it_and_is_named(env: Environm
         (("pay", {}), "denied", "pay is denied by this session's tool policy"),
     ],
 )
-async def test_agt_7_a_call_that_cannot_run_is_a_result_the_model_sees(
+async def test_agt_7_a_call_that_cannot_run_gives_a_result_that_the_model_sees(
     env: Environment, call: tuple[str, object], status: str, message: str
 ) -> None:
     env.vendor.script = [asks(call), says("I see.")]  # type: ignore[arg-type]
@@ -156,7 +156,7 @@ async def test_agt_7_a_call_that_cannot_run_is_a_result_the_model_sees(
     assert env.tools.calls == []
 
 
-async def test_agt_7_arguments_and_schemas_nested_too_deeply_to_be_carried_are_not_taken_up(env: Environment) -> None:
+async def test_agt_7_overly_nested_arguments_and_schemas_are_rejected(env: Environment) -> None:
     deep: dict[str, Any] = {}
     for _ in range(190):
         deep = {"in": deep}
@@ -189,7 +189,7 @@ async def test_ses_10_a_failing_turn_never_ends_the_session(env: Environment) ->
     assert len(env.vendor.requests) == 2
 
 
-async def test_agt_9_a_passing_failure_is_retried_and_sees_the_same_context(env: Environment) -> None:
+async def test_agt_9_a_transient_failure_is_retried_with_the_same_context(env: Environment) -> None:
     env.vendor.script = [ModelError("overloaded", "busy"), ModelError("connection", "gone"), says("here")]
     session = await env.start()
     await session.prompt(id="p1", text="hello")
@@ -216,7 +216,7 @@ async def test_agt_9_a_long_wait_is_shown_and_can_be_cancelled(env: Environment)
     assert turn.status == "cancelled"
 
 
-async def test_agt_3_a_cut_or_empty_answer_is_never_taken_for_an_answer(env: Environment) -> None:
+async def test_agt_3_a_truncated_or_empty_answer_is_never_accepted(env: Environment) -> None:
     cut = ModelResponse(parts=[RespondPart(kind="respond", text="half an ans")], stop="max_tokens", model="m")
     env.vendor.script = [cut, ModelResponse(parts=[], model="m"), ModelResponse(parts=[], model="m")]
     session = await env.start()
@@ -227,7 +227,7 @@ async def test_agt_3_a_cut_or_empty_answer_is_never_taken_for_an_answer(env: Env
     assert (second.error_type, second.agent_message) == ("provider_error", None)
 
 
-async def test_ses_16_an_answer_too_large_to_keep_ends_the_turn_not_the_session(env: Environment) -> None:
+async def test_ses_16_an_answer_too_large_to_store_ends_the_turn_but_not_the_session(env: Environment) -> None:
     env.vendor.script = [says("x" * 1_200_000), says("short")]
     session = await env.start()
     await session.prompt("write a book")
@@ -237,7 +237,7 @@ async def test_ses_16_an_answer_too_large_to_keep_ends_the_turn_not_the_session(
     assert second.agent_message == "short"
 
 
-async def test_agt_2_the_context_is_asked_of_the_workflow_where_it_was_not_handed_over(
+async def test_agt_2_a_context_that_is_not_cached_is_queried_from_the_workflow(
     env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnkeeper.activities.model_request.model_client.REQUESTS.get", lambda key: None)
@@ -251,7 +251,7 @@ async def test_agt_2_the_context_is_asked_of_the_workflow_where_it_was_not_hande
     assert tools_of(env.vendor.requests[-1]) == ["look", "pay"]
 
 
-async def test_agt_2_the_models_context_never_travels_through_history(env: Environment) -> None:
+async def test_agt_2_the_models_context_never_passes_through_history(env: Environment) -> None:
     secret = "a sentence that is nowhere else"
     session = await env.start(SessionInput(system_prompt="be brief"))
     for number in range(4):
@@ -261,7 +261,7 @@ async def test_agt_2_the_models_context_never_travels_through_history(env: Envir
     assert history.count("be brief") <= 1
 
 
-async def test_ses_10_a_bug_of_ours_fails_the_workflow_task_and_the_turn_goes_on_after_the_fix(
+async def test_ses_10_a_bug_fails_the_workflow_task_and_the_turn_continues_after_the_fix(
     env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*args: object, **kwargs: object) -> None:
@@ -280,7 +280,7 @@ async def test_ses_10_a_bug_of_ours_fails_the_workflow_task_and_the_turn_goes_on
     assert turn.agent_message == "echo: hello"
 
 
-async def test_agt_2_sessions_that_do_not_fit_in_the_cache_go_on_with_the_same_contexts(temporal: Client) -> None:
+async def test_agt_2_sessions_evicted_from_the_cache_continue_with_the_same_contexts(temporal: Client) -> None:
     async with environment(
         temporal, max_cached_workflows=2, max_concurrent_workflow_tasks=1, max_concurrent_replays=1
     ) as env:

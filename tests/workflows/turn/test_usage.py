@@ -32,7 +32,7 @@ def times(count: int) -> Usage:
     )
 
 
-async def test_agt_10_tokens_and_cost_are_told_of_the_step_the_turn_and_the_session(env: Environment) -> None:
+async def test_agt_10_tokens_and_cost_are_reported_per_step_turn_and_session(env: Environment) -> None:
     env.vendor.script = [by_sonnet(asks(("look", {}))), by_sonnet(says("seen")), by_sonnet(says("again"))]
     session = await env.start(SessionInput(model=SONNET))
     await session.prompt("look")
@@ -45,7 +45,7 @@ async def test_agt_10_tokens_and_cost_are_told_of_the_step_the_turn_and_the_sess
     assert "- **Usage:** 3,000 tokens in, 300 out, $0.01152\n" in metadata.current_details
 
 
-async def test_agt_10_summaries_are_paid_for_by_the_turn_they_are_made_in(env: Environment) -> None:
+async def test_agt_10_summaries_are_counted_in_the_turn_that_makes_them(env: Environment) -> None:
     window = {"max_messages": 6, "preserve_first_n": 0, "preserve_last_n": 2, "evict_block": 3}
     env.vendor.answer = env.vendor.summarise = lambda request: by_sonnet(says("They counted."))
     session = await env.start(
@@ -64,7 +64,7 @@ async def test_agt_10_summaries_are_paid_for_by_the_turn_they_are_made_in(env: E
 STEPS = 14
 
 
-async def test_agt_10_sums_go_on_over_archived_steps_and_new_runs(env: Environment) -> None:
+async def test_agt_10_sums_include_archived_steps_and_earlier_runs(env: Environment) -> None:
     env.vendor.script = [by_sonnet(asks(*[("look", {"at": "x" * 250})] * 3)) for _ in range(STEPS)]
     env.vendor.script[-1] = by_sonnet(says("seen"))
     session = await env.start(
@@ -85,7 +85,7 @@ async def test_agt_10_sums_go_on_over_archived_steps_and_new_runs(env: Environme
     assert (await session.state()).session.usage == times(STEPS), "no usage was reported, and none is made up"
 
 
-def test_agt_10_what_was_not_used_takes_no_room_in_the_history() -> None:
+def test_agt_10_unused_token_counts_take_no_space_in_history() -> None:
     response = ModelResponse(model="m", usage=Usage(input_tokens=7))
     dumped = json.loads(ModelCallOutcome(response=response).model_dump_json())
     assert dumped["response"]["usage"] == {"input_tokens": 7}

@@ -70,7 +70,7 @@ async def run_turn(session: DrivenSession, workspace: Path) -> list[Conversation
 
 
 @pytest.mark.parametrize("api", [*WIRES, "offline"])
-async def test_agt_4_the_same_story_is_told_over_every_api(temporal: Client, tmp_path: Path, api: str) -> None:
+async def test_agt_4_the_same_scenario_works_over_every_api(temporal: Client, tmp_path: Path, api: str) -> None:
     async with AsyncExitStack() as stack:
         wires = [await stack.enter_async_context(WIRES[api]())] if api in WIRES else []
         for wire in wires:
@@ -105,7 +105,7 @@ async def test_agt_4_the_same_story_is_told_over_every_api(temporal: Client, tmp
 
 
 def _grows_at_its_end(bodies: list[dict[str, Any]]) -> None:
-    """What the vendor was sent is never changed afterwards: its cache and its reasoning depend on it (CTX-4)."""
+    """Messages sent to the vendor never change afterwards: its cache and its reasoning depend on it (CTX-4)."""
     for earlier, later in pairwise(bodies):
         (past,) = {"messages", "input"} & set(earlier)
         assert later[past][: len(earlier[past])] == earlier[past]
@@ -114,7 +114,7 @@ def _grows_at_its_end(bodies: list[dict[str, Any]]) -> None:
         }
 
 
-async def test_agt_3_a_session_goes_on_with_another_vendor_from_its_next_turn(temporal: Client, tmp_path: Path) -> None:
+async def test_agt_3_a_session_switches_to_another_vendor_at_its_next_turn(temporal: Client, tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         wires = {name: await stack.enter_async_context(wire()) for name, wire in WIRES.items()}
         env = await stack.enter_async_context(with_real_tools(temporal, list(wires.values()), tmp_path))

@@ -60,7 +60,7 @@ def brief(entry: dict[str, Any]) -> tuple[Any, ...]:
     return (entry["action"], entry["message_id"] or entry["call_id"], entry["outcome"])
 
 
-async def test_api_4_what_a_session_is_asked_for_stands_in_the_audit_in_order(
+async def test_api_4_the_audit_lists_the_requests_of_a_session_in_order(
     ada: AsyncClient, bob: AsyncClient, shared_env: Environment
 ):
     start = {"id": "audited", "title": CANARY, "limits": {"max_steps": 3}, "prompt": CANARY}
@@ -97,7 +97,7 @@ async def test_api_4_what_a_session_is_asked_for_stands_in_the_audit_in_order(
     assert (listed[-1]["caller"], listed[-1]["user"], listed[-1]["role"]) == ("key:ada", "Ada", "admin")
 
 
-async def test_api_4_sessions_and_prompts_whose_ids_the_gateway_chose_are_named(ada: AsyncClient, bob: AsyncClient):
+async def test_api_4_the_audit_names_ids_that_the_gateway_generated(ada: AsyncClient, bob: AsyncClient):
     started = (await bob.post("/workflow")).json()["workflow_id"]
     chat = (await bob.post("/chat", json={"message": CANARY})).json()
     task = (await bob.post("/tasks", json={"description": CANARY, "idempotency_key": "audited-task"})).json()["task_id"]
@@ -192,7 +192,7 @@ async def test_api_4_a_change_that_is_cancelled_may_have_been_made(gateway: Fast
     assert (*brief(entry), entry["status"]) == ("end", None, "failed", 500)
 
 
-async def test_api_4_a_refusal_before_any_change_is_in_the_audit_once_a_minute(ada: AsyncClient, bob: AsyncClient):
+async def test_api_4_a_rejection_before_any_change_is_audited_once_a_minute(ada: AsyncClient, bob: AsyncClient):
     await bob.post("/workflow", json={"id": "asked-wrongly"})
     for _ in range(2):
         await bob.post("/workflow/asked-wrongly/prompt", json={"message": 7})
@@ -201,7 +201,7 @@ async def test_api_4_a_refusal_before_any_change_is_in_the_audit_once_a_minute(a
     assert [(entry["operation"], entry["status"]) for entry in listed] == [("send_prompt", 422), ("end_session", 422)]
 
 
-async def test_api_4_a_name_that_no_store_can_hold_keeps_nobody_from_changing_something(
+async def test_api_4_a_name_that_cannot_be_stored_does_not_prevent_changes(
     gateway: FastAPI, bob: AsyncClient, ada: AsyncClient
 ):
     audit = gateway.state.services.audit
@@ -242,7 +242,7 @@ async def test_api_4_the_audit_is_paged_and_comes_as_lines_of_json_on_request(ad
         assert (await ada.get("/audit", params=wrong)).status_code == 422
 
 
-async def test_api_4_no_table_of_the_audit_holds_anything_of_a_conversation(ada: AsyncClient, shared_env: Environment):
+async def test_api_4_the_audit_contains_nothing_of_a_conversation(ada: AsyncClient, shared_env: Environment):
     await ada.post("/workflow", json={"id": CANARY, "title": CANARY, CANARY: CANARY})
     await ada.post("/workflow/ours/prompt", json={"message": CANARY, "id": CANARY}, headers={"Idempotency-Key": CANARY})
     assert await entries(ada)
@@ -251,7 +251,7 @@ async def test_api_4_no_table_of_the_audit_holds_anything_of_a_conversation(ada:
     assert "CANARY" not in str(rows)
 
 
-async def test_api_4_with_a_credential_nothing_is_done_that_the_audit_can_not_record(
+async def test_api_4_with_a_credential_no_change_is_made_without_an_audit_entry(
     gateway: FastAPI, bob: AsyncClient, ada: AsyncClient, shared_env: Environment
 ):
     file = broken(shared_env)

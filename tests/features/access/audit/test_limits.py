@@ -83,7 +83,7 @@ def test_api_4_without_authentication_a_limit_applies_only_if_it_is_set():
             assert limit_of(Settings(**{name: 3}), name, caller) == 3
 
 
-async def test_api_4_requests_beyond_the_rate_are_refused_and_each_caller_has_a_rate_of_its_own():
+async def test_api_4_each_caller_has_its_own_rate_limit():
     now = 0.0
     endless = Endless()
     endless.end.set()
@@ -98,7 +98,7 @@ async def test_api_4_requests_beyond_the_rate_are_refused_and_each_caller_has_a_
     assert [await answer_of(app, "/workflow/a") for _ in range(9)] == [200] * 8 + [429]
 
 
-async def test_api_4_streams_and_waiting_requests_beyond_the_number_are_refused_until_one_ends():
+async def test_api_4_streams_and_waiting_requests_are_limited_in_number():
     endless = Endless()
     settings = Settings(max_streams_per_key=3)
     app = RateLimitMiddleware(endless, settings=settings, rates=RequestRates(settings))
@@ -128,7 +128,7 @@ async def limited(temporal: Client, env: Environment, **limits: Any) -> AsyncIte
         yield {"bob": bob, "local": local}
 
 
-async def test_api_4_a_session_takes_a_number_of_prompts_a_minute_whoever_sends_them(
+async def test_api_4_the_prompts_of_a_session_are_limited_per_minute_for_all_callers(
     temporal: Client, shared_env: Environment
 ):
     async with limited(temporal, shared_env, prompt_rate_limit=0.01) as clients:
@@ -152,7 +152,7 @@ async def test_api_4_a_session_takes_a_number_of_prompts_a_minute_whoever_sends_
         assert refused == {(operation, 429) for operation in operations}
 
 
-async def test_api_4_a_tenant_with_too_many_open_sessions_starts_no_more_and_goes_on_with_those_it_has(
+async def test_api_4_a_tenant_at_its_session_limit_can_only_use_its_open_sessions(
     temporal: Client, shared_env: Environment, monkeypatch: pytest.MonkeyPatch
 ):
     counts: dict[str, int] = {"": 7}
@@ -177,7 +177,7 @@ async def test_api_4_a_tenant_with_too_many_open_sessions_starts_no_more_and_goe
         assert (await bob.post("/workflow/open-1/prompt?start=true", json={"message": "hi"})).status_code == 202
 
 
-async def test_api_4_of_many_starts_at_once_only_as_many_are_admitted_as_the_limit_has_room_for(
+async def test_api_4_concurrent_starts_stay_within_the_session_limit(
     temporal: Client, shared_env: Environment, monkeypatch: pytest.MonkeyPatch
 ):
     async def count(_: Client, timeouts: Timeouts, tenant: str) -> int:
@@ -190,7 +190,7 @@ async def test_api_4_of_many_starts_at_once_only_as_many_are_admitted_as_the_lim
     assert sorted(answer.status_code for answer in answers) == [201] * 5 + [429] * 15
 
 
-async def test_api_4_what_starts_no_session_does_not_count_as_a_start(
+async def test_api_4_a_request_that_starts_no_session_is_not_counted_as_a_start(
     temporal: Client, shared_env: Environment, monkeypatch: pytest.MonkeyPatch
 ):
     async def count(_: Client, timeouts: Timeouts, tenant: str) -> int:
@@ -225,7 +225,7 @@ class _Unreachable(OutboundInterceptor):
         raise RPCError("connection refused", RPCStatusCode.UNAVAILABLE, b"")
 
 
-async def test_api_4_while_temporal_does_not_answer_a_start_asks_it_only_once_before_the_attempt(
+async def test_api_4_while_temporal_is_unreachable_a_start_counts_no_sessions(
     temporal: Client, shared_env: Environment, monkeypatch: pytest.MonkeyPatch
 ):
     counted: list[str] = []

@@ -106,7 +106,7 @@ async def test_api_4_the_page_logs_in_with_a_key_that_no_script_can_read_and_log
     assert (await browser.get("/workflow")).status_code == 401
 
 
-async def test_api_4_a_cookie_has_no_key_and_is_of_no_use_after_the_logout(
+async def test_api_4_a_cookie_contains_no_key_and_is_invalid_after_the_logout(
     browser: httpx.AsyncClient, settings: Settings
 ) -> None:
     key = await key_of(settings, READER)
@@ -142,7 +142,7 @@ async def test_api_4_a_logout_removes_the_cookie_while_the_store_is_down(
     assert (await browser.get("/workflow")).status_code == 401
 
 
-async def test_api_4_a_logout_asks_no_store_where_no_credential_is_needed(
+async def test_api_4_a_logout_needs_no_store_without_authentication(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(*_: object) -> None:
@@ -225,7 +225,7 @@ async def test_api_4_the_cookie_is_for_https_alone_where_the_browser_uses_it(
             assert ("secure" in answer.headers["set-cookie"].lower()) is is_secure, headers
 
 
-async def test_api_4_the_python_client_sends_the_key_that_it_is_given_or_finds(
+async def test_api_4_the_python_client_sends_the_key_from_its_argument_or_environment(
     address: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = await key_of(settings, ADMIN)
@@ -245,15 +245,15 @@ async def test_api_4_the_python_client_sends_the_key_that_it_is_given_or_finds(
         await events.aclose()
 
 
-async def test_api_4_a_tool_of_mcp_needs_its_role(address: str, settings: Settings) -> None:
+async def test_api_4_an_mcp_tool_needs_its_role(address: str, settings: Settings) -> None:
     key = await key_of(settings, Column("Rob", "reader", "without-tasks"))
     async with mcp_client(address, key=key) as client:
         assert (await client.answer("list_tasks"))["tasks"] == []
         refusal = await client.call("create_task", description="Count.")
         assert refusal.is_error
-        assert "the role writer" in refusal.content[0].text
+        assert "the writer role" in refusal.content[0].text
     async with mcp_client(address, key=key, tasks=True) as client:
-        with pytest.raises(MCPError, match="the role writer"):
+        with pytest.raises(MCPError, match="the writer role"):
             await client.request("tasks/cancel", "no-such-task")
     admin = {"Authorization": f"Bearer {await key_of(settings, Column('Ann', 'admin', 'without-tasks'))}"}
     async with httpx.AsyncClient(base_url=address, headers=admin) as http:
@@ -268,7 +268,7 @@ async def test_api_4_a_tool_of_mcp_needs_its_role(address: str, settings: Settin
         assert "tool_policy" in refusal.content[0].text
 
 
-async def test_api_4_a_session_is_its_callers_however_it_is_started_unless_another_person_is_named(
+async def test_api_4_a_session_belongs_to_its_caller_unless_another_user_is_named(
     address: str, settings: Settings
 ) -> None:
     key = await key_of(settings, Column("Una", "writer", "of-una"))
@@ -320,7 +320,7 @@ async def test_api_4_a_decision_in_a_message_of_the_ai_sdk_needs_an_approver(add
             assert (await http.post("/api/chat", json=body)).status_code in (status, 422 if status != 403 else 403)
 
 
-async def test_agt_8_a_writer_s_earlier_decision_is_not_in_the_way_of_a_prompt(
+async def test_agt_8_an_earlier_decision_of_a_writer_does_not_block_a_prompt(
     address: str, settings: Settings, env: Environment
 ) -> None:
     env.tools.specs = [ToolSpec(name="pay")]
@@ -355,9 +355,7 @@ async def test_agt_8_a_writer_s_earlier_decision_is_not_in_the_way_of_a_prompt(
     await session.idle(turns=2)
 
 
-async def test_api_4_who_logs_in_and_who_is_refused_stands_in_the_audit(
-    browser: httpx.AsyncClient, settings: Settings
-) -> None:
+async def test_api_4_logins_and_failed_logins_are_audited(browser: httpx.AsyncClient, settings: Settings) -> None:
     roles: tuple[Role, ...] = ("reader", "admin", "writer")
     reader, admin, ended = [await key_of(settings, Column(role, role, "audited")) for role in roles]
     async with Stores.of(settings) as stores:
@@ -384,9 +382,7 @@ async def test_api_4_who_logs_in_and_who_is_refused_stands_in_the_audit(
     assert not any(key in answer.text for key in (reader, admin, ended))
 
 
-async def test_api_4_logging_in_and_being_refused_count_for_the_rate_of_a_caller_or_address(
-    temporal: Client, settings: Settings
-) -> None:
+async def test_api_4_logins_and_rejections_count_toward_the_rate_limit(temporal: Client, settings: Settings) -> None:
     key = await key_of(settings, READER)
     limited = settings.model_copy(update={"rate_limit": 0.5})  # two requests at once
     async with served(temporal, limited) as url, httpx.AsyncClient(base_url=url) as http:
@@ -436,7 +432,7 @@ async def test_api_4_a_prompt_that_waits_when_its_key_is_revoked_is_answered_as_
         ]
 
 
-async def test_api_4_a_revoked_key_is_refused_and_its_open_requests_end(
+async def test_api_4_a_revoked_key_is_rejected_and_its_open_requests_end(
     temporal: Client, shared_env: Environment, settings: Settings
 ) -> None:
     async with served(temporal, settings, partials=shared_env.partials, timeouts=QUICK_CHECKS) as url:
@@ -468,7 +464,7 @@ async def test_api_4_a_revoked_key_is_refused_and_its_open_requests_end(
             assert await anext(others)
 
 
-async def test_api_4_a_chat_of_the_ai_sdk_and_a_wait_of_mcp_end_within_five_seconds_after_their_key(
+async def test_api_4_ai_sdk_streams_and_mcp_waits_end_within_5_s_after_their_key(
     temporal: Client, env: Environment, session_requests: SessionRequests
 ) -> None:
     settings = settings_with_keys(env)
@@ -566,7 +562,7 @@ async def test_api_4_a_change_that_runs_when_its_key_is_revoked_is_answered(
             assert await changing
 
 
-async def test_api_4_what_is_open_is_checked_although_the_store_fails_for_a_key_and_hangs_for_another(
+async def test_api_4_open_requests_are_checked_while_the_store_fails_for_other_keys(
     tmp_path: Path,
 ) -> None:
     settings = Settings(state_dir=tmp_path, auth={"keys": True})

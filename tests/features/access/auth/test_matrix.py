@@ -93,7 +93,7 @@ def test_api_4_every_route_that_changes_something_has_the_audit(app: FastAPI) ->
     assert without == UNCHANGING
 
 
-async def test_api_4_a_change_that_its_handler_leaves_out_of_the_audit_is_an_error(
+async def test_api_4_a_change_without_an_audit_entry_is_an_error(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(ROUTES, "POST /new", "writer")
@@ -112,7 +112,7 @@ async def test_api_4_a_change_that_its_handler_leaves_out_of_the_audit_is_an_err
 
 
 @pytest.mark.parametrize("column", COLUMNS, ids=lambda column: column.name)
-async def test_api_4_every_route_is_for_the_callers_of_its_entry_alone(app: FastAPI, settings: Settings, column):
+async def test_api_4_every_route_is_open_only_to_the_roles_of_its_entry(app: FastAPI, settings: Settings, column):
     surprises = []
     async with client_of(app, await key_of(settings, column)) as http:
         for route, access in ROUTES.items():
@@ -124,14 +124,12 @@ async def test_api_4_every_route_is_for_the_callers_of_its_entry_alone(app: Fast
                 if outcome != expected:
                     surprises.append((verb, path, outcome, expected))
                 if outcome == "forbidden" and verb != "HEAD":
-                    assert f"the role {access}" in answer.json()["detail"], route
+                    assert f"the {access} role" in answer.json()["detail"], route
     assert surprises == []
 
 
 @pytest.mark.parametrize("column", [COLUMNS[0], COLUMNS[-1]], ids=lambda column: column.name)
-async def test_api_4_no_response_may_be_guessed_at_framed_or_say_where_its_reader_came_from(
-    app: FastAPI, settings: Settings, column: Column
-) -> None:
+async def test_api_4_every_response_has_the_security_headers(app: FastAPI, settings: Settings, column: Column) -> None:
     async with client_of(app, await key_of(settings, column)) as http:
         for method, path in [*map(path_of, ROUTES), ("GET", "/nowhere"), ("BREW", "/")]:
             headers = (await http.request(method, path)).headers
@@ -145,7 +143,7 @@ def _outcome_of_head(status: int) -> str:
     return {401: "unauthenticated", 403: "forbidden"}.get(status, "through")
 
 
-async def test_api_4_a_route_without_an_entry_is_refused_to_everybody(settings: Settings) -> None:
+async def test_api_4_a_route_without_an_entry_is_closed_to_everyone(settings: Settings) -> None:
     for auth in (settings.auth, {}):
         app = create_app(settings.model_copy(update={"auth": Settings(auth=auth).auth}))
         app.add_api_route("/new", lambda: "secret", methods=["GET"])
@@ -172,7 +170,9 @@ async def test_api_4_an_open_route_has_no_caller_and_so_no_admin(
 
 @pytest.mark.parametrize("path", ["/nowhere", "/workflow/", "/workflow/a/b/c", "/static/../workflow", "/%2Fworkflow"])
 @pytest.mark.parametrize("method", ["GET", "PUT", "OPTIONS", "TRACE", "BREW"])
-async def test_api_4_without_a_key_nobody_learns_which_paths_there_are(app: FastAPI, method: str, path: str) -> None:
+async def test_api_4_without_a_key_unknown_and_existing_paths_look_the_same(
+    app: FastAPI, method: str, path: str
+) -> None:
     async with client_of(app) as http:
         answer = await http.request(method, path)
         other = await http.request(method, "/somewhere-else")
@@ -196,7 +196,7 @@ async def test_api_4_without_a_key_nobody_learns_which_paths_there_are(app: Fast
         "Bearer " + 20_000 * "x",
     ],
 )
-async def test_api_4_what_is_no_key_is_401_on_a_route_and_says_no_more(app: FastAPI, header: str) -> None:
+async def test_api_4_an_invalid_key_is_a_401_without_details(app: FastAPI, header: str) -> None:
     async with client_of(app) as http:
         answer = await http.get("/workflow", headers={"Authorization": header})
     assert (answer.status_code, outcome_of(answer)) == (401, "unauthenticated")
@@ -204,14 +204,14 @@ async def test_api_4_what_is_no_key_is_401_on_a_route_and_says_no_more(app: Fast
     assert header.split()[-1] not in answer.text or header in ("Bearer", "Bearer ")
 
 
-async def test_api_4_two_credentials_are_none(app: FastAPI, settings: Settings) -> None:
+async def test_api_4_a_request_with_two_credentials_is_rejected(app: FastAPI, settings: Settings) -> None:
     key = await key_of(settings, COLUMNS[-1])
     async with client_of(app) as http:
         headers = [("Authorization", f"Bearer {key}"), ("Authorization", f"Bearer {key}")]
         assert (await http.get("/workflow", headers=headers)).status_code == 401
 
 
-def test_api_4_every_tool_of_mcp_has_the_role_of_its_route() -> None:
+def test_api_4_every_mcp_tool_has_the_role_of_its_route() -> None:
     assert {tool.name: tool.role for tool in TOOLS.values()} == MCP_TOOLS
     assert MCP_METHODS["tasks/update"] == ROUTES["POST /workflow/{id}/approvals/{call_id}"] == "approver"
 
@@ -221,7 +221,7 @@ STARTS_NOTHING = {"/tasks/preview"}
 
 
 @pytest.mark.parametrize("field", ["tool_policy", "unattended"])
-async def test_api_4_what_decides_in_advance_is_for_approvers_wherever_a_body_has_it(
+async def test_api_4_deciding_in_advance_needs_an_approver_in_every_body(
     app: FastAPI, settings: Settings, field: str
 ) -> None:
     values = {"tool_policy": {"*": "allow"}, "unattended": True}
@@ -252,7 +252,7 @@ def _body_fields(document: dict, operation: dict) -> set[str]:
     return {field for name in names for field in document["components"]["schemas"][name].get("properties", {})}
 
 
-async def test_api_4_while_keys_cannot_be_read_the_answer_is_503_and_not_401(tmp_path: Path) -> None:
+async def test_api_4_while_keys_cannot_be_read_requests_are_503_instead_of_401(tmp_path: Path) -> None:
     (tmp_path / "archive.db").mkdir()
     async with client_of(create_app(Settings(state_dir=tmp_path, auth={"keys": True}))) as http:
         key = "tk_0123456789abcdef_" + 43 * "A"

@@ -107,7 +107,7 @@ BAD_CLAIMS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("claims", BAD_CLAIMS.values(), ids=BAD_CLAIMS)
-async def test_api_4_a_token_with_a_wrong_claim_is_no_token(
+async def test_api_4_a_token_with_a_wrong_claim_is_rejected(
     app: FastAPI, issuer: Issuer, claims: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="turnkeeper")
@@ -203,7 +203,7 @@ async def test_api_4_a_rotated_key_works_at_once_and_the_earlier_one_no_longer(
     assert await status_of(app, earlier) == 401
 
 
-async def test_api_4_a_key_that_the_issuer_has_withdrawn_is_refused_at_the_next_renewal(
+async def test_api_4_a_key_that_the_issuer_withdrew_is_rejected_after_the_next_refresh(
     renewing_app: FastAPI, issuer: Issuer
 ) -> None:
     token = issuer.token()
@@ -220,7 +220,7 @@ async def test_api_4_unknown_keys_cost_the_issuer_one_request_in_half_a_minute(a
     assert len(issuer.requests) == before
 
 
-async def test_api_4_while_the_issuer_is_down_its_last_keys_are_used_and_without_any_the_answer_is_503(
+async def test_api_4_while_the_issuer_is_down_its_cached_keys_are_used(
     renewing_app: FastAPI, issuer: Issuer, settings: Settings
 ) -> None:
     assert await status_of(renewing_app, issuer.token()) == 404
@@ -238,7 +238,7 @@ async def test_api_4_while_the_issuer_is_down_its_last_keys_are_used_and_without
     assert await status_of(other, issuer.token(key_id="first")) == 404
 
 
-async def test_api_4_the_configuration_of_another_issuer_is_not_believed(app: FastAPI, issuer: Issuer) -> None:
+async def test_api_4_the_configuration_of_another_issuer_is_rejected(app: FastAPI, issuer: Issuer) -> None:
     issuer.claimed_issuer = "https://login.example"
     assert await status_of(app, issuer.token()) == 503
 
@@ -251,5 +251,5 @@ async def test_api_4_keys_and_tokens_are_accepted_where_both_are_set(issuer: Iss
     assert await status_of(app, issuer.token()) == 404
 
 
-async def test_api_4_with_an_issuer_alone_a_key_is_no_credential(app: FastAPI, settings: Settings) -> None:
+async def test_api_4_with_only_an_issuer_keys_are_rejected(app: FastAPI, settings: Settings) -> None:
     assert await status_of(app, await key_of(settings, COLUMNS[-1])) == 401

@@ -20,7 +20,7 @@ async def keys(tmp_path: Path) -> AsyncIterator[ApiKeys]:
     await database.close()
 
 
-async def test_api_4_a_key_is_found_by_its_id_and_known_by_its_secret(keys: ApiKeys) -> None:
+async def test_api_4_a_key_is_looked_up_by_id_and_verified_by_its_secret(keys: ApiKeys) -> None:
     created, text = await keys.create(tenant="acme", user="Miles O'Brien", role="approver", now=NOW)
     key_id, secret = parse_key(text)
     assert await keys.find(key_id) == created

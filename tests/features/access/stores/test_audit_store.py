@@ -55,7 +55,7 @@ async def test_api_4_an_entry_gets_one_outcome_and_is_never_changed_otherwise(au
     assert await page(audit) == [replace(entry, status=202)]
 
 
-async def test_api_4_the_audit_is_filtered_and_nobody_reads_another_tenant_s(audit: Audit):
+async def test_api_4_the_audit_can_be_filtered_and_is_separate_for_each_tenant(audit: Audit):
     all_rows = list(
         rows({}, {"user": "Bob"}, {"action": "end"}, {"session_id": "s2"}, {"tenant": "acme"}, {"session_id": None})
     )

@@ -59,7 +59,7 @@ async def test_ctx_16_an_image_and_code_of_the_history_are_in_the_tasks_first_re
 
     async def is_gone() -> bool:
         owner = attachments_owner(WorkflowId(receipt["task_id"]))
-        return not await env.stores.blobs.sizes_of(owner, [sha256(PNG).hexdigest()])
+        return not await env.stores.blobs.read_sizes(owner, [sha256(PNG).hexdigest()])
 
     await until(is_gone)
 

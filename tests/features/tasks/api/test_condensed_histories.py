@@ -87,7 +87,7 @@ async def test_ctx_15_the_model_condenses_long_texts_before_the_tasks_first_call
         (lambda request: says('{"2": "  "}'), "The model gave no condensed text."),
     ],
 )
-async def test_ctx_15_if_the_model_can_not_condense_them_the_texts_are_cut(
+async def test_ctx_15_if_the_model_cannot_condense_them_the_texts_are_cut(
     http: AsyncClient, env: Environment, reply: Reply, reason: str
 ) -> None:
     env.vendor.answer = condensing(reply)
@@ -158,7 +158,7 @@ async def test_ctx_15_a_preview_says_what_would_be_condensed_and_asks_no_model(
     assert env.vendor.requests == []
 
 
-async def test_ctx_15_a_task_is_given_only_what_matters_to_it_also_from_its_parent(
+async def test_ctx_15_a_task_gets_only_relevant_messages_even_from_its_parent(
     http: AsyncClient, env: Environment
 ) -> None:
     session = await env.start()

@@ -21,7 +21,7 @@ from turnkeeper.models.transcript.model_call import ToolSpec
 from turnkeeper.models.transcript.trajectory import BlobRef
 
 
-async def test_agt_8_the_approval_of_a_task_is_listed_at_its_parent_and_decided_at_the_task(
+async def test_agt_8_an_approval_of_a_task_is_listed_at_its_parent_and_decided_at_it(
     http: AsyncClient, env: Environment
 ) -> None:
     env.tools.specs = [ToolSpec(name="send_mail")]
@@ -43,7 +43,7 @@ async def test_agt_8_the_approval_of_a_task_is_listed_at_its_parent_and_decided_
     assert [call.args for call in env.tools.calls] == [{"to": "bob"}]
 
 
-async def test_tsk_4_a_task_whose_own_task_waits_for_a_person_waits_too_and_counts_its_approvals(
+async def test_tsk_4_a_task_whose_sub_task_awaits_approval_waits_and_counts_it(
     http: AsyncClient, env: Environment
 ) -> None:
     env.tools.specs = [ToolSpec(name="send_mail")]

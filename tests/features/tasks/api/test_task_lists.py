@@ -64,7 +64,7 @@ async def test_tsk_4_tasks_are_listed_by_parent_with_the_status_of_each(http: As
     assert ids[2] in [task["task_id"] for task in cancelled]
 
 
-async def test_tsk_4_a_list_goes_on_from_its_cursor_and_has_what_sessions_started_and_no_session(
+async def test_tsk_4_a_list_of_tasks_continues_from_its_cursor_and_has_sub_tasks(
     http: AsyncClient, env: Environment
 ) -> None:
     env.vendor.answer = mailing_sub_task

@@ -44,7 +44,7 @@ async def conversation(env: Environment, turns: int, start: Any = None) -> Drive
 # ── What is answered ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_tsk_2_a_preview_reports_warns_and_shows_the_stored_history_and_the_whole_prompt(
+async def test_tsk_2_a_preview_has_the_report_warnings_stored_history_and_prompt(
     http_nowhere: AsyncClient,
 ) -> None:
     view = await preview(http_nowhere, conversation_history=HISTORY, constraints=["Two coats"], priority="P0")
@@ -77,7 +77,7 @@ async def test_tsk_2_nothing_is_started(http: AsyncClient, env: Environment) -> 
     assert env.vendor.requests == []
 
 
-async def test_tsk_1_a_history_is_cut_by_a_preset_or_by_a_policy_of_ones_own(http_nowhere: AsyncClient) -> None:
+async def test_tsk_1_a_history_is_cut_by_a_preset_or_by_a_custom_policy(http_nowhere: AsyncClient) -> None:
     history = [message("x" * 200), message("y" * 200, "assistant")]
     for policy, truncated in (
         ("keep_user", [False, True]),
@@ -97,7 +97,7 @@ async def test_tsk_1_only_the_description_is_needed(http_nowhere: AsyncClient, h
 # ── Inheriting ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_tsk_1_inheriting_takes_the_parents_own_transcript_with_its_agent_as_the_assistant(
+async def test_tsk_1_an_inherited_transcript_has_the_parents_agent_as_the_assistant(
     http: AsyncClient, env: Environment
 ) -> None:
     session = await conversation(env, 2)
@@ -112,7 +112,7 @@ async def test_tsk_1_inheriting_takes_the_parents_own_transcript_with_its_agent_
     assert view["context"]["given"] == 4
 
 
-async def test_tsk_1_a_text_that_is_inherited_is_cut_where_a_given_one_would_be_refused(
+async def test_tsk_1_an_inherited_text_is_cut_where_a_sent_one_would_be_rejected(
     http: AsyncClient, env: Environment
 ) -> None:
     session = await env.start()
@@ -144,7 +144,7 @@ async def test_tsk_1_what_the_parent_has_moved_to_the_archive_is_inherited_too(
     assert inheritance_warning(few) == "the latest 5 messages of user, assistant were taken"
 
 
-async def test_tsk_1_messages_of_the_policys_roles_are_looked_for_behind_turns_that_have_none(
+async def test_tsk_1_messages_of_the_policys_roles_are_found_in_earlier_turns(
     http: AsyncClient, env: Environment
 ) -> None:
     failure = ModelError("bad_request", "no")
@@ -157,7 +157,7 @@ async def test_tsk_1_messages_of_the_policys_roles_are_looked_for_behind_turns_t
     assert inheritance_warning(view) == "the latest 2 messages of assistant were taken"
 
 
-async def test_tsk_1_roles_that_nobody_speaks_in_leave_nothing_and_the_task_is_told(
+async def test_tsk_1_roles_without_messages_leave_an_empty_history_and_a_warning(
     http: AsyncClient, env: Environment
 ) -> None:
     session = await conversation(env, 1)
@@ -357,9 +357,7 @@ def test_api_2_the_description_of_the_route_says_what_a_history_and_a_policy_are
     assert "keep_assistant" in str(fields["history_policy"])
 
 
-async def test_tsk_7_an_agent_answers_a_question_whose_answer_stands_only_in_the_handed_over_history(
-    http: AsyncClient, env: Environment
-) -> None:
+async def test_tsk_7_an_agent_answers_from_the_handed_over_history_alone(http: AsyncClient, env: Environment) -> None:
     env.vendor.answer = answer
     task = {"description": "What is the launch code?"}
     history = [message("The launch code is 4711."), message("Noted.", "assistant")]

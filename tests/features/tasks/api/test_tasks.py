@@ -40,7 +40,7 @@ CONVERSATION = [
 # ── Created ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_tsk_1_the_call_of_the_original_design_starts_an_agent_that_is_told_all_of_it(
+async def test_tsk_1_the_call_of_the_original_design_starts_an_agent_with_all_of_it(
     http: AsyncClient, env: Environment
 ) -> None:
     answer = await http.post(
@@ -112,7 +112,7 @@ async def test_tsk_1_title_model_policy_and_timeout_are_those_of_its_session(
     assert start.priority.priority_key == 5
 
 
-async def test_agt_8_a_task_is_unattended_so_nobody_is_asked(http: AsyncClient, env: Environment) -> None:
+async def test_agt_8_a_task_is_unattended_and_requests_no_approval(http: AsyncClient, env: Environment) -> None:
     env.tools.specs = [ToolSpec(name="send_mail")]
     env.vendor.answer = mailing_sub_task
     receipt = await create(http, "Have bob told.", unattended=True)
@@ -145,7 +145,7 @@ async def test_tsk_2_what_was_handed_over_is_shown_with_every_task(http: AsyncCl
     assert [one["title"] for one in listed] == ["Inner task."]
 
 
-async def test_tsk_1_a_task_of_a_session_inherits_its_conversation_and_has_its_id_before_its_own(
+async def test_tsk_1_a_task_of_a_session_inherits_its_conversation_and_id_prefix(
     http: AsyncClient, env: Environment
 ) -> None:
     parent = await env.start()
@@ -314,7 +314,7 @@ async def test_tsk_2_without_a_key_every_request_is_a_task_of_its_own(http: Asyn
 # ── Read ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_tsk_4_a_task_that_has_ended_has_a_result_with_summary_answer_findings_and_usage(
+async def test_tsk_4_the_result_of_a_task_has_summary_answer_findings_and_usage(
     http: AsyncClient, env: Environment
 ) -> None:
     long = "It is README.md.\n\n" + "x" * 50_000
@@ -347,7 +347,7 @@ async def test_tsk_4_a_task_that_has_failed_says_why(http: AsyncClient, env: Env
     assert task["result"]["answer"] is None
 
 
-async def test_tsk_4_waiting_ends_with_the_time_when_the_task_goes_on(http: AsyncClient, env: Environment) -> None:
+async def test_tsk_4_waiting_ends_at_the_timeout_while_the_task_continues(http: AsyncClient, env: Environment) -> None:
     env.vendor.gate.close()
     task_id = (await create(http))["task_id"]
     await env.vendor.gate.until_arrived(1)
@@ -371,7 +371,7 @@ async def test_tsk_4_waiting_ends_when_a_person_has_to_decide(http: AsyncClient,
     assert (await awaited(http, task_id))["status"] == "completed"
 
 
-async def test_api_2_what_is_no_task_is_a_404(http: AsyncClient, env: Environment) -> None:
+async def test_api_2_an_unknown_task_is_a_404(http: AsyncClient, env: Environment) -> None:
     session = await env.start()
     for task_id in ("never-was", session.handle.id):
         for answer in (
@@ -409,7 +409,7 @@ async def test_tsk_4_a_message_to_a_task_that_has_answered_makes_it_work_again(
 
 
 @pytest.mark.parametrize("text", ["", "  ", "a\0b"])
-async def test_api_2_a_message_that_can_not_be_sent_names_its_field(http_nowhere: AsyncClient, text: str) -> None:
+async def test_api_2_an_invalid_message_to_a_task_names_its_field(http_nowhere: AsyncClient, text: str) -> None:
     answer = await http_nowhere.post("/tasks/x/messages", json={"text": text})
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "text")
 
@@ -449,7 +449,7 @@ async def test_tsk_4_a_task_whose_session_was_terminated_is_cancelled(http: Asyn
 # ── Without an answer of a worker ────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_api_2_without_a_worker_a_task_is_created_told_more_and_cancelled_all_the_same(
+async def test_api_2_without_a_worker_a_task_can_be_created_steered_and_cancelled(
     http_alone: AsyncClient,
 ) -> None:
     body = {"idempotency_key": str(uuid4())}
@@ -498,9 +498,7 @@ async def test_tsk_4_many_tasks_created_at_once_all_answer(http: AsyncClient) ->
 # ── TSK-7 ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_tsk_7_a_task_answers_from_the_handed_over_history_and_can_not_without_it(
-    http: AsyncClient, env: Environment
-) -> None:
+async def test_tsk_7_a_task_answers_only_with_the_handed_over_history(http: AsyncClient, env: Environment) -> None:
     env.vendor.answer = offline_answer
     for role, policy in (("user", "keep_user"), ("assistant", "keep_assistant"), ("assistant", "keep_user")):
         history = [{"role": "user", "content": "Hello."}, {"role": role, "content": "The launch code is 4711."}]

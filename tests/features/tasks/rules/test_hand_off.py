@@ -272,7 +272,7 @@ def test_ctx_9_a_policy_is_given_by_its_presets_name_as_a_policy_or_by_its_field
 
 
 @pytest.mark.parametrize("history", [None, []])
-def test_ctx_10_no_history_is_none_without_a_warning(history):
+def test_ctx_10_no_history_gives_none_without_a_warning(history):
     assert hand_off(history) == (None, [])
 
 
@@ -307,7 +307,7 @@ def test_ctx_10_no_history_is_none_without_a_warning(history):
     ],
     ids=preview,
 )
-def test_ctx_10_what_cant_be_mended_is_an_error_that_names_its_field(history, field, error_type):
+def test_ctx_10_input_that_cannot_be_fixed_is_an_error_that_names_its_field(history, field, error_type):
     error = refused(history)
     assert (error.field, error.error_type) == (field, error_type)
     assert str(error) == f"{field}: {error.reason}"
@@ -412,7 +412,7 @@ def test_ctx_10_a_message_may_be_any_mapping_and_hold_more_than_is_asked_for():
     ],
     ids=preview,
 )
-def test_ctx_10_what_no_store_could_keep_is_replaced_character_by_character_with_a_warning(text, cleaned, count):
+def test_ctx_10_characters_that_cannot_be_stored_are_replaced_with_a_warning(text, cleaned, count):
     history, warnings = hand_off([says(), says(content=f" {text}\n")])
     message = history.messages[1]
     assert (message.content, message.original_length) == (cleaned, len(text))
@@ -421,7 +421,7 @@ def test_ctx_10_what_no_store_could_keep_is_replaced_character_by_character_with
     assert replaced.message.startswith(f"{count} replaced by U+FFFD")
 
 
-def test_ctx_10_a_text_that_can_be_stored_is_no_warning_and_neither_is_what_was_cut_off():
+def test_ctx_10_a_storable_text_gives_no_warning_even_if_its_cut_part_would():
     assert codes([says(content="\ufffd\x01\ue000\U0010ffff")]) == []
     assert codes([says("assistant", "x" * 150 + "\x00")]) == ["truncated[0]"]
 
@@ -556,7 +556,7 @@ def test_ctx_11_the_numbers_are_those_of_the_messages(history, policy):
 
 
 @given(HISTORIES)
-def test_ctx_9_a_history_that_needed_no_mending_comes_out_the_same_again(history):
+def test_ctx_9_a_validated_history_passes_again_unchanged(history):
     once = hand_off(history).history
     if once is None or once.truncated_count:
         return
@@ -568,6 +568,6 @@ def test_ctx_9_a_history_that_needed_no_mending_comes_out_the_same_again(history
 
 
 @given(JSON, st.sampled_from(sorted(PRESETS)))
-def test_ctx_10_whatever_is_given_it_is_taken_or_refused_by_its_field(history, preset):
+def test_ctx_10_any_input_is_accepted_or_rejected_by_its_field(history, preset):
     result = outcome({"given": history, "preset": preset, "now": NOW})
     assert result.get("error_field", "conversation_history").startswith("conversation_history")

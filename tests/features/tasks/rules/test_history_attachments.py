@@ -65,7 +65,7 @@ def test_ctx_16_a_prompt_has_the_latest_attachments_each_once_and_a_bounded_numb
     assert contents[-2:] == [f"print({MAX_ATTACHMENTS + 4})", "same"]
 
 
-def test_ctx_16_an_image_by_url_is_attached_as_it_is() -> None:
+def test_ctx_16_an_image_by_url_is_attached_unchanged() -> None:
     task = prepared({"attachments": [{"type": "image", "url": "https://example.org/cat.png"}]})
     assert [one.hash for one in task.attachments] == [None]
     assert task.contents == {}

@@ -48,7 +48,7 @@ def remaining(task: PreparedTask) -> list[str]:
     return [message.content for message in stored.messages] if stored else []
 
 
-def test_ctx_15_what_matters_to_the_description_stays_with_the_first_and_the_last_exchange() -> None:
+def test_ctx_15_relevant_messages_and_the_first_and_last_exchange_stay() -> None:
     task = prepared(history(*TALK), "Which port is that of staging?")
     assert remaining(task) == [text for number in (0, 1, 5) for text in TALK[number]]
     assert [(exchange.reason, exchange.stays) for exchange in task.relevance] == [

@@ -30,7 +30,7 @@ async def test_tsk_6_a_handle_is_found_as_it_was_created_also_by_another_process
     await elsewhere.close()
 
 
-async def test_tsk_6_a_handle_can_not_be_guessed_and_is_none_of_the_ids(handles: TaskHandles):
+async def test_tsk_6_a_handle_cannot_be_guessed_and_differs_from_all_ids(handles: TaskHandles):
     created = [(await handles.create("a-session", "a-prompt", owner="local", now=NOW)).id for _ in range(20)]
     assert len(set(created)) == 20
     assert all(len(handle) == 32 and "session" not in handle and "prompt" not in handle for handle in created)
@@ -42,7 +42,7 @@ async def test_tsk_6_a_handle_is_not_found_by_another_owner(handles: TaskHandles
     assert await handles.find("s1", owner="local", now=NOW) is None
 
 
-async def test_tsk_6_an_expired_handle_is_not_found_and_deleted_when_the_next_one_is_created(
+async def test_tsk_6_an_expired_handle_is_deleted_when_the_next_one_is_created(
     handles: TaskHandles, database: Database
 ):
     expiring = [await handles.create("s1", f"m{number}", owner="local", now=NOW) for number in range(3)]

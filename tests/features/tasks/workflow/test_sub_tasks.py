@@ -318,7 +318,7 @@ async def test_tsk_5_a_task_in_the_background_ends_where_its_parent_is_gone(env:
     assert end["status"] == "ended"
 
 
-async def test_tsk_5_a_session_that_goes_on_in_a_new_run_keeps_its_tasks(env: Environment) -> None:
+async def test_tsk_5_a_session_that_continues_in_a_new_run_keeps_its_tasks(env: Environment) -> None:
     env.vendor.answer = delegating(agent=calls_then(("look", {})), background=True)
     env.tools.gate.close()
     limits = {"max_history_events": 50}
