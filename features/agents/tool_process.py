@@ -10,7 +10,7 @@ import json
 import os
 import resource
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -53,8 +53,11 @@ def server_of(tools: Sequence[Tool], *, key: str | None) -> Server[Any]:
         one = by_name.get(params.name)
         if one is None:
             return _failed(f"There is no tool {params.name!r}; there are {', '.join(by_name)}.")
+        reports = _Reports(context)
         try:
-            return _answer(await one.run(params.arguments or {}, _context_of(context, key)))
+            result = await one.run(params.arguments or {}, _context_of(context.meta or {}, key, reports.report))
+            await reports.sent()
+            return _answer(result)
         except ToolError as error:
             return _failed(str(error))
         except ValidationError as error:
@@ -84,35 +87,42 @@ def _listed(one: Tool) -> ListedTool:
     )
 
 
-def _context_of(context: Context, key: str | None) -> ToolContext:
+def _context_of(meta: Mapping[str, Any], key: str | None, report: Report) -> ToolContext:
     """Return for whom a call runs: as the worker says it, or nobody in particular."""
-    signed = (context.meta or {}).get(CONTEXT)
+    signed = meta.get(CONTEXT)
     said = verified(signed, key) if key and isinstance(signed, str) else None
-    report = _reporting(context)
     if said is None:
         return ToolContext(report=report)
     return ToolContext(**{**said, "workspace": Path(said["workspace"])}, report=report)
 
 
-def _reporting(context: Context) -> Report:
-    """Return a function that sends progress from any thread, in order, and waits for nobody."""
-    loop, percent_so_far, running = asyncio.get_running_loop(), 0.0, set[asyncio.Task[None]]()
+class _Reports:
+    """Sends a call's progress, from any thread and in order. Nobody waits for it but the call's answer."""
 
-    async def send(percent: float, text: str) -> None:
-        with suppress(Exception):  # nobody listens; the call goes on
-            await context.session.report_progress(percent, 100, text)
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._loop = asyncio.get_running_loop()
+        self._percent = 0.0
+        self._last: asyncio.Task[None] | None = None
 
-    def begin(percent: float | None, text: str) -> None:
-        nonlocal percent_so_far
-        percent_so_far = percent_so_far if percent is None else percent
-        task = loop.create_task(send(percent_so_far, text))
-        running.add(task)
-        task.add_done_callback(running.discard)
+    def report(self, percent: float | None, text: str) -> None:
+        self._loop.call_soon_threadsafe(self._begin, percent, text)
 
-    def report(percent: float | None, text: str) -> None:
-        loop.call_soon_threadsafe(begin, percent, text)
+    async def sent(self) -> None:
+        """Wait until everything is sent that was reported so far."""
+        await asyncio.sleep(0)  # what a thread has reported begins first
+        if self._last:
+            await self._last
 
-    return report
+    def _begin(self, percent: float | None, text: str) -> None:
+        self._percent = self._percent if percent is None else percent
+        self._last = self._loop.create_task(self._send(self._percent, text, after=self._last))
+
+    async def _send(self, percent: float, text: str, *, after: "asyncio.Task[None] | None") -> None:
+        if after:
+            await after
+        with suppress(Exception):  # nobody listens any more; the call goes on
+            await self._context.session.report_progress(percent, 100, text)
 
 
 def _answer(result: Any) -> CallToolResult:
