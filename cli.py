@@ -594,7 +594,7 @@ async def _run_doctor() -> bool:
 
 
 def _line(finding: "Finding") -> str:
-    line = f"{MARKS[finding.state]}  {finding.subject:<18}{finding.message}"
+    line = f"{MARKS[finding.state]}  {finding.subject:<20}{finding.message}"
     if not finding.fix:
         return line
     return f"{line}{'' if line.endswith(('.', '?', '!')) else '.'} Fix: {finding.fix}."

@@ -19,18 +19,11 @@ from temporalio.client import Client
 from temporalio.worker import Interceptor, Worker
 
 from turnkeeper.activities.archive import ArchiveActivities
-from turnkeeper.activities.call_model import ModelActivities
+from turnkeeper.activities.call_model import IndexNotes, ModelActivities
 from turnkeeper.activities.deletion import DeletionActivities
-from turnkeeper.activities.model_request.index_notes import IndexNotes
 from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.model_request.list_prices import ListPrices
 from turnkeeper.activities.model_request.model_client import ModelClient, ProviderSource
-from turnkeeper.activities.providers.anthropic.provider import AnthropicProvider
-from turnkeeper.activities.providers.offline.model import OfflineModel
-from turnkeeper.activities.providers.offline.provider import OfflineProvider
-from turnkeeper.activities.providers.offline.script import ScriptedModel
-from turnkeeper.activities.providers.openai.chat import OpenAIChatProvider
-from turnkeeper.activities.providers.openai.responses import OpenAIProvider
 from turnkeeper.activities.providers.registry import ProviderRegistry
 from turnkeeper.activities.quick_reads import QuickReader
 from turnkeeper.activities.summarisation import SummaryActivities
@@ -149,30 +142,6 @@ def new_identity() -> str:
     return f"{os.getpid()}-{uuid4().hex[:8]}"
 
 
-def build_providers(settings: Settings) -> ProviderRegistry:
-    def offline() -> OfflineProvider:
-        model = OfflineModel(words_per_second=settings.offline_words_per_second)
-        return OfflineProvider(model, ScriptedModel(settings.scripts_dir))
-
-    def anthropic() -> AnthropicProvider:
-        return AnthropicProvider(silence_timeout=settings.model_silence_timeout)
-
-    def openai() -> OpenAIProvider:
-        return OpenAIProvider(silence_timeout=settings.model_silence_timeout)
-
-    def openai_chat() -> OpenAIChatProvider:
-        endpoint, key = settings.openai_chat, settings.openai_chat.api_key
-        return OpenAIChatProvider(
-            silence_timeout=settings.model_silence_timeout,
-            base_url=endpoint.base_url,
-            api_key=key.get_secret_value() if key else None,
-            protocol=endpoint.protocol,
-            images=endpoint.images,
-        )
-
-    return ProviderRegistry({"anthropic": anthropic, "openai": openai, "openai-chat": openai_chat, "offline": offline})
-
-
 async def run_worker(settings: Settings, client: Client, *, activity_reports: int | None = None) -> None:
     """Run a worker until SIGTERM or SIGINT; running activities then have `shutdown_grace` to finish.
 
@@ -186,7 +155,7 @@ async def run_worker(settings: Settings, client: Client, *, activity_reports: in
     stop_requested = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop_requested.set)
-    providers = build_providers(settings)
+    providers = ProviderRegistry.from_settings(settings)
     features = [part for feature in enabled(settings.features) if (part := feature.worker)]
     servers = [server for feature in features for server in feature.tool_servers(settings)]
     with loop_watchdog():

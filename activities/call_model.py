@@ -14,11 +14,11 @@ from temporalio.exceptions import ApplicationError
 from turnkeeper.activities.failures import MAX_ATTEMPTS, judge, with_details
 from turnkeeper.activities.heartbeat import heartbeating
 from turnkeeper.activities.model_request.answer_publisher import AnswerPublisher, GrowingAnswer
-from turnkeeper.activities.model_request.index_notes import IndexNotes
 from turnkeeper.activities.model_request.large_texts import LargeTexts
+from turnkeeper.activities.model_request.local_context_cache import ENTRIES, CacheKey
 from turnkeeper.activities.model_request.model_client import ModelClient
 from turnkeeper.activities.model_request.spending import Spending
-from turnkeeper.activities.own_workflow import STOPPING, WorkflowSilentError, current_session_id
+from turnkeeper.activities.own_workflow import STOPPING, WorkflowSilentError, current_run_id, current_session_id
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.activities.quick_reads import QuickReader
 from turnkeeper.models.bounds import is_nested_over
@@ -30,11 +30,13 @@ from turnkeeper.models.transcript.model_call import (
     ModelCallOutcome,
     ModelRequest,
     ModelResponse,
+    Part,
     RespondPart,
 )
 from turnkeeper.models.transcript.partial_output import PartialOutput, PartialTag, unfinished_answer
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.partials.carrier import PartialCarrier
+from turnkeeper.stores.session_index import IndexedSession, IndexWriter
 
 ATTEMPTS_PER_WAIT = 1_000_000
 """More attempts than a turn has time for."""
@@ -58,6 +60,32 @@ before it would wait, so the turn ends at once."""
 
 STORE_SECONDS = 0.5
 """How long storing an unfinished answer's large texts may take; after that the answer is cut."""
+
+
+class IndexNotes:
+    """Notes model calls in the index of sessions, in the background: when one was active, what a turn has cost (API-1).
+
+    The session's entry comes with the request, by the same cache or query (AGT-2). Without it nothing is written: the
+    next call has one.
+    """
+
+    def __init__(self, writer: IndexWriter) -> None:
+        self._writer = writer
+
+    def note_begin(self, call: ModelCall) -> None:
+        self._note(call, cost=None)
+
+    def note_end(self, call: ModelCall, outcome: ModelCallOutcome | None) -> None:
+        """Note the end of a call; `outcome` is `None` if it failed. The session itself adds the cost later."""
+        usages = () if outcome is None else (outcome.response and outcome.response.usage, outcome.spent)
+        costs = [usage.cost for usage in usages if usage and usage.cost is not None]
+        self._note(call, cost=sum(costs) if costs else None)
+
+    def _note(self, call: ModelCall, *, cost: float | None) -> None:
+        entry = ENTRIES.get(CacheKey(current_run_id(), call.request, call.digest))
+        if entry is not None:
+            row = IndexedSession.of_entry(current_session_id(), entry, now=datetime.now(UTC))
+            self._writer.put(row.with_cost(cost))
 
 
 class ModelActivities:
@@ -299,7 +327,7 @@ def _previous_attempt_output() -> PartialOutput | None:
     try:
         return PartialOutput.model_validate(details[0]) if details else None
     except ValidationError:
-        return None  # no partial output, or from another version
+        return None  # the usage alone
 
 
 def make_partial_tag(call: ModelCall, *, attempt: int) -> PartialTag:
@@ -338,16 +366,16 @@ def _sanitized(response: ModelResponse) -> ModelResponse:
     The vendor's own blocks are dropped if they are nested too deeply or the answer was cut: a call in them without a
     result would make the vendor reject every later request.
     """
-    parts = [_carriable(part) if isinstance(part, CallPart) else part for part in response.parts]
+    parts = list[Part]()
+    for part in response.parts:
+        if isinstance(part, CallPart):
+            args = to_json(part.args).decode() if is_nested_over(part.args, MAX_NESTING) else part.args
+            part = part.model_copy(update={"args": args, "name": part.name[:MAX_CALL_NAME_CHARS]})
+        parts.append(part)
     state = response.state
     if state and (response.stop == "max_tokens" or is_nested_over(state.items, MAX_NESTING)):
         state = None
     return response.model_copy(update={"parts": parts, "state": state})
-
-
-def _carriable(call: CallPart) -> CallPart:
-    args = to_json(call.args).decode() if is_nested_over(call.args, MAX_NESTING) else call.args
-    return call.model_copy(update={"args": args, "name": call.name[:MAX_CALL_NAME_CHARS]})
 
 
 def _json_size(response: ModelResponse) -> int:

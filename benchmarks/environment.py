@@ -19,6 +19,7 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.worker import Worker
 
 from benchmarks.floor import FloorWorkflow, no_op
+from turnkeeper.activities.providers.registry import ProviderRegistry
 from turnkeeper.activities.toolbox.toolbox import build_toolbox
 from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.api.timeouts import Timeouts
@@ -32,7 +33,7 @@ from turnkeeper.ops.local.processes import Program
 from turnkeeper.ops.local.supervisor import own_command
 from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.stores import Stores
-from turnkeeper.worker import build_providers, build_worker
+from turnkeeper.worker import build_worker
 from turnkeeper.workflows.hosting.connection import connect, prepare
 
 BOUND = 60.0
@@ -206,7 +207,7 @@ async def stack_environment(*, in_memory: bool = False) -> AsyncIterator[BenchEn
 async def _worker(client: Client, settings: Settings) -> AsyncIterator[None]:
     async with AsyncExitStack() as stack:
         tools = await stack.enter_async_context(build_toolbox(settings))
-        providers = build_providers(settings)
+        providers = ProviderRegistry.from_settings(settings)
         stores = await stack.enter_async_context(Stores.of(settings))
         partials = await stack.enter_async_context(carrier_factory(settings)(client))
         await stack.enter_async_context(

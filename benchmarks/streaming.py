@@ -17,7 +17,8 @@ from temporalio.client import Client, WorkflowHandle
 from benchmarks.environment import BOUND, BenchEnvironment, gateway
 from benchmarks.measurements import Row
 from tests.stores.partials.redis_server import find_redis, running
-from turnkeeper.activities.providers.protocol import CallInfo, Delta, Provider
+from turnkeeper.activities.providers.protocol import CallInfo, Delta
+from turnkeeper.activities.providers.provider import Provider
 from turnkeeper.activities.toolbox.toolbox import build_toolbox
 from turnkeeper.api.app import create_app
 from turnkeeper.clients.python.events import Event, PartialEvent, UpdateEvent

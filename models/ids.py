@@ -99,12 +99,17 @@ def call_id(turn: int, step: int, index: int) -> str:
     return f"{turn}.{step}.{index}"
 
 
-KNOWN_PROVIDERS: tuple[str, ...] = ("anthropic", "openai", "openai-chat", "offline")
-"""The providers that this version has."""
+BUILT_IN_PROVIDERS = {
+    "anthropic": "turnkeeper.activities.providers.anthropic.provider:AnthropicProvider",
+    "openai": "turnkeeper.activities.providers.openai.responses:OpenAIProvider",
+    "openai-chat": "turnkeeper.activities.providers.openai.chat:OpenAIChatProvider",
+    "offline": "turnkeeper.activities.providers.offline.provider:OfflineProvider",
+}
+"""The class of each provider, written as an entry point: only workers and `doctor` load it."""
 
 _NAME = re.compile(r"[!-~]{0,128}")
 
-MODEL_PATTERN = f"^({'|'.join(KNOWN_PROVIDERS)}):[!-~]{{0,128}}$"
+MODEL_PATTERN = f"^({'|'.join(BUILT_IN_PROVIDERS)}):[!-~]{{0,128}}$"
 """Pattern of model names, for clients that check one before they send it."""
 
 
@@ -115,8 +120,8 @@ def split_model(model: str) -> tuple[str, str]:
     (('offline', 'script/demo'), ('offline', ''))
     """
     provider, colon, name = model.partition(":")
-    if not colon or provider not in KNOWN_PROVIDERS:
-        allowed = ", ".join(KNOWN_PROVIDERS)
+    if not colon or provider not in BUILT_IN_PROVIDERS:
+        allowed = ", ".join(BUILT_IN_PROVIDERS)
         raise RejectedError(
             "invalid",
             f"model: {model[:60]!a} names none of the providers {allowed}; write it as openai:gpt-5.5.",

@@ -18,7 +18,8 @@ from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker
 from tests.log_watch import LOG_WATCH
 from tests.waiting import BOUND, until
 from turnkeeper.activities.model_request.model_client import ProviderSource
-from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError, Provider
+from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
+from turnkeeper.activities.providers.provider import Provider
 from turnkeeper.activities.tool_progress import ProgressListener
 from turnkeeper.activities.tools import ToolSource
 from turnkeeper.api.temporal.temporal_calls import retry_undone

@@ -4,22 +4,21 @@ The prices are those of the installed release of genai-prices (extra `prices`); 
 prices in US dollars: no discount, no tax, no priority tier. They differ between releases, so a cost is computed once,
 in the activity, and recorded; the workflow only adds up.
 
-A cost is never guessed. It is unknown for a model that is not in the list, for contradictory token counts, and for
-`openai-chat:`, where a model's name says nothing about its price. A provider that knows the cost itself has already
-set it in `usage`.
+A cost is never guessed. It is unknown for a model that is not in the list, for contradictory token counts, and for a
+vendor without `prices`, such as `openai-chat:`, where a model's name says nothing about its price. A provider that
+knows the cost itself has already set it in `usage`.
 """
 
 import logging
 from functools import cached_property
 from types import ModuleType
 
+from turnkeeper.activities.providers.registry import provider_class
+from turnkeeper.models.ids import BUILT_IN_PROVIDERS
 from turnkeeper.models.transcript.model_call import ModelResponse
 from turnkeeper.models.transcript.trajectory import COST_DIGITS, Usage
 
 logger = logging.getLogger(__name__)
-
-_VENDORS = {"anthropic": "anthropic", "openai": "openai"}
-"""The vendors of our providers, as genai-prices names them."""
 
 
 class ListPrices:
@@ -42,8 +41,8 @@ class ListPrices:
 
         Don't use it for sums of calls: long contexts have other prices.
         """
-        vendor = _VENDORS.get(provider)
-        if vendor is None or self._prices is None:
+        vendor = provider_class(provider).vendor.prices if provider in BUILT_IN_PROVIDERS else None
+        if not vendor or self._prices is None:
             return None
         try:
             tokens = self._prices.Usage(

@@ -6,10 +6,12 @@ and queries the workflow otherwise. So the conversation never travels through Te
 this cache: it may drop entries at any time.
 """
 
-from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import Generic, TypeVar
+
+from cachetools import LRUCache
 
 from turnkeeper.models.session.archive.archive_messages import ArchiveMove
 from turnkeeper.models.transcript.index_entry import IndexEntry
@@ -33,37 +35,25 @@ class LocalContextCache(Generic[Content]):
     """Contents by key. The least recently used are dropped first."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
-        self._max_bytes = max_bytes
-        self._total_bytes = 0
-        self._contents: OrderedDict[CacheKey, tuple[Content, int]] = OrderedDict()
+        self._contents = LRUCache[CacheKey, tuple[Content, int]](max_bytes, getsizeof=lambda entry: entry[1])
         # Workflow code runs in the worker's threads, activities in its event loop.
         self._lock = Lock()
 
     def put(self, key: CacheKey, content: Content, *, size: int) -> None:
         """Store `content`, about `size` bytes. It must not be changed afterwards."""
-        with self._lock:
-            self._drop(key)
-            self._contents[key] = (content, size)
-            self._total_bytes += size
-            while self._total_bytes > self._max_bytes:
-                self._drop(next(iter(self._contents)))
+        with self._lock, suppress(ValueError):  # larger than the whole cache
+            self._contents.pop(key, None)
+            self._contents[key] = content, size
 
     def get(self, key: CacheKey) -> Content | None:
         """Return the content, if it is still cached. It stays, since the activity may be retried."""
         with self._lock:
-            if key not in self._contents:
-                return None
-            self._contents.move_to_end(key)
-            return self._contents[key][0]
+            entry = self._contents.get(key)
+        return entry and entry[0]
 
     def discard(self, key: CacheKey) -> None:
         with self._lock:
-            self._drop(key)
-
-    def _drop(self, key: CacheKey) -> None:
-        entry = self._contents.pop(key, None)
-        if entry:
-            self._total_bytes -= entry[1]
+            self._contents.pop(key, None)
 
 
 REQUESTS: LocalContextCache[ModelRequest] = LocalContextCache()

@@ -1,28 +1,37 @@
-"""Calling a model, for `call_model` and `summarise`: find the request's context, return the complete answer (AGT-2)."""
+"""Calling a model, for `call_model` and `summarise`: find the request's context, return the complete answer (AGT-2).
+
+Small models write arguments of a type that the tool's schema does not have: `"2"` for 2. Servers would convert them
+too. It is done when the answer arrives, so the arguments that people approve are those that run (AGT-7).
+"""
 
 import asyncio
+import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Protocol
 
+from pydantic import JsonValue
 from temporalio import activity
 from temporalio.client import Client
 
-from turnkeeper.activities.model_request.argument_types import with_types
 from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.model_request.local_context_cache import ENTRIES, REQUESTS, CacheKey
 from turnkeeper.activities.model_request.spending import PriceList, Spending
 from turnkeeper.activities.own_workflow import current_run_id, current_session_id, query_own_workflow
-from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError, Provider
+from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
+from turnkeeper.activities.providers.provider import Provider
 from turnkeeper.models.context.model_view import digest_of
 from turnkeeper.models.transcript.model_call import (
+    CallPart,
     ModelMessage,
     ModelRequest,
     ModelRequestPage,
     ModelRequestQuery,
     ModelResponse,
     RequestHead,
+    ToolSpec,
 )
 from turnkeeper.models.transcript.refused_parts import RefusedPart
 
@@ -154,3 +163,71 @@ async def _complete_answer(
                 return event
             on_delta(event)
     raise ModelError("connection", "the answer broke off before its end")
+
+
+# ---- arguments
+
+
+MAX_LEVELS = 20
+
+_INTEGER = re.compile(r"-?(0|[1-9]\d{0,14})")
+_NUMBER = re.compile(r"-?(0|[1-9]\d{0,14})(\.\d{1,15})?([eE][+-]?\d{1,2})?")
+
+Schema = JsonValue
+
+
+def with_types(response: ModelResponse, tools: Iterable[ToolSpec]) -> ModelResponse:
+    """Return the response, with texts in its calls' arguments converted where the schemas of `tools` say so."""
+    schemas = {tool.name: tool.input_schema for tool in tools}
+    parts = [
+        part.model_copy(update={"args": convert(part.args, schemas.get(part.name))})
+        if isinstance(part, CallPart) and isinstance(part.args, dict)
+        else part
+        for part in response.parts
+    ]
+    return response if parts == response.parts else response.model_copy(update={"parts": parts})
+
+
+def convert(value: JsonValue, schema: Schema, levels: int = MAX_LEVELS) -> JsonValue:
+    """Return `value` with numbers and booleans in place of texts that are exactly one, where `schema` has no text.
+
+    >>> schema = {"properties": {"n": {"type": "integer"}, "all": {"anyOf": [{"type": "boolean"}, {"type": "null"}]}}}
+    >>> convert({"n": "2", "all": "true", "text": "3"}, schema)
+    {'n': 2, 'all': True, 'text': '3'}
+    >>> [convert(text, {"type": "integer"}) for text in ("2.0", " 2", "02", "1e3", "9" * 16)]
+    ['2.0', ' 2', '02', '1e3', '9999999999999999']
+    >>> convert("2", {"type": ["integer", "string"]}), convert(["1.5"], {"items": {"type": "number"}})
+    ('2', [1.5])
+    """
+    if not isinstance(schema, dict) or not levels:
+        return value
+    if isinstance(value, str):
+        return _number_or_boolean(value, _types(schema))
+    if isinstance(value, list):
+        return [convert(item, schema.get("items"), levels - 1) for item in value]
+    if isinstance(value, dict):
+        properties = schema.get("properties")
+        schemas = properties if isinstance(properties, dict) else {}
+        return {key: convert(item, schemas.get(key), levels - 1) for key, item in value.items()}
+    return value
+
+
+def _number_or_boolean(text: str, types: set[str]) -> JsonValue:
+    if "string" in types:
+        return text
+    is_one = (
+        ("integer" in types and _INTEGER.fullmatch(text))
+        or ("number" in types and _NUMBER.fullmatch(text))
+        or ("boolean" in types and text in ("true", "false"))
+    )
+    value: JsonValue = json.loads(text) if is_one else text
+    return value
+
+
+def _types(schema: dict[str, JsonValue]) -> set[str]:
+    """Return the types that a schema accepts; `string` if it does not say."""
+    options = schema.get("anyOf") or schema.get("oneOf")
+    if isinstance(options, list):
+        return {kind for option in options for kind in (_types(option) if isinstance(option, dict) else {"string"})}
+    kind = schema.get("type", "string")
+    return {one for one in (kind if isinstance(kind, list) else [kind]) if isinstance(one, str)}

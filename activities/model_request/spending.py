@@ -118,4 +118,4 @@ def _of_heartbeat(details: Sequence[object]) -> Spent:
     try:
         return Spent.model_validate(details[1]) if len(details) > 1 else Spent()
     except ValidationError:
-        return Spent()  # of another version
+        return Spent()  # those of a test

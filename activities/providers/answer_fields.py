@@ -1,4 +1,4 @@
-"""Reading fields of vendors' answers: texts, arguments, names, counts (AGT-3).
+"""Reading fields of vendors' answers: texts, arguments, names, counts, and fields that come in pieces (AGT-3).
 
 An answer is stored for months as JSON in a database, so whatever can't be stored is replaced here.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pydantic import JsonValue
 from pydantic_core import from_json
 
-from turnkeeper.models.bounds import encodable_text
+from turnkeeper.models.bounds import encodable, encodable_text
 from turnkeeper.models.limits import MAX_NESTING
 
 
@@ -155,3 +155,47 @@ def count_or_zero(counts: Mapping[str, object], name: str) -> int:
     (7, 0)
     """
     return 0 if counts.get(name) is None else count_of(counts, name)
+
+
+class FieldAccumulator:
+    """Accumulates fields that arrive in pieces: text and lists grow, all else is replaced; empty pieces add nothing.
+
+    The initial fields stay even if they are empty.
+
+    >>> grown = FieldAccumulator({"type": "dream", "scenes": None})
+    >>> for key, piece in [("told", "a "), ("scenes", [1]), ("told", "boat"), ("scenes", [2]), ("depth", 1)]:
+    ...     grown.add(key, piece)
+    >>> grown.fields()
+    {'type': 'dream', 'scenes': [1, 2], 'depth': 1, 'told': 'a boat'}
+    """
+
+    def __init__(self, initial: Mapping[str, JsonValue] | None = None) -> None:
+        self._fields = dict(initial or {})
+        self._texts: dict[str, list[str]] = {}
+
+    def get(self, key: str) -> JsonValue:
+        """Return a field so far; `None` if there is none."""
+        return join_pieces(self._texts[key]) if key in self._texts else self._fields.get(key)
+
+    def put(self, key: str, value: JsonValue) -> None:
+        self._fields[key] = value
+        self._texts.pop(key, None)
+
+    def add(self, key: str, piece: JsonValue) -> None:
+        current = self._fields.get(key)
+        if piece in (None, "", [], {}):
+            return
+        if isinstance(piece, str) and isinstance(current, str | None):
+            self._texts.setdefault(key, [current or ""]).append(piece)
+        elif isinstance(piece, list) and isinstance(current, list):
+            self.put(key, [*current, *piece])
+        else:
+            self.put(key, piece)
+
+    def fields(self) -> dict[str, JsonValue]:
+        """Return the fields in a form that can be stored."""
+        fields: dict[str, JsonValue] = {
+            **self._fields,
+            **{key: join_pieces(pieces) for key, pieces in self._texts.items()},
+        }
+        return {encodable_text(key): encodable(value) for key, value in fields.items()}

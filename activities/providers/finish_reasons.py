@@ -10,37 +10,10 @@ from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.activities.providers.redaction import redact
 from turnkeeper.models.errors import ErrorType
 
-_COMPLETE = frozenset(
-    {
-        "stop",
-        "end_turn",
-        "stop_sequence",
-        "tool_calls",
-        "tool_call",
-        "tool_use",
-        "function_call",
-        "eos",
-        "eos_token",
-        "stop_token",
-        "end",
-        "complete",
-        "completed",
-        "finished",
-    }
+_COMPLETE = re.compile(
+    r"stop(?:_sequence|_token)?|end(?:_turn)?|eos(?:_token)?|completed?|finished|tool_calls?|tool_use|function_call"
 )
-_CUT = frozenset(
-    {
-        "length",
-        "max_tokens",
-        "max_output_tokens",
-        "max_completion_tokens",
-        "max_new_tokens",
-        "max_length",
-        "model_length",
-        "token_limit",
-        "output_limit",
-    }
-)
+_CUT = re.compile(r"(?:max_|model_)?length|max_(?:output_|completion_|new_)?tokens|(?:token|output)_limit")
 _BOTCHED_CALL = re.compile(r"malformed|unexpected_tool_call")
 """The model wrote a malformed call (Gemini's `function_call_filter: MALFORMED_FUNCTION_CALL`), which is no refusal."""
 _AT_THE_END_OF_THE_CONTEXT = re.compile(r"context_(?:window|length|size)")
@@ -60,23 +33,21 @@ _FAILED: dict[str, ErrorType] = {
 """Failures at the server, which may succeed when retried."""
 
 
-def is_cut(reason: str, *, vendor: str) -> bool:
+def is_length_limit(reason: str, *, vendor: str) -> bool:
     """Return whether an answer was cut at a length limit; otherwise it is complete.
 
     Raises `ModelError` for every other reason: a refusal, a failure, the end of the context, an unknown reason.
 
-    >>> is_cut("STOP", vendor="Acme"), is_cut("max_tokens", vendor="Acme")
+    >>> is_length_limit("STOP", vendor="Acme"), is_length_limit("max_tokens", vendor="Acme")
     (False, True)
-    >>> is_cut("content_filter: SAFETY", vendor="Acme")
+    >>> is_length_limit("content_filter: SAFETY", vendor="Acme")
     Traceback (most recent call last):
     ...
     turnkeeper...ModelError: Acme stopped the answer with “content_filter: SAFETY”
     """
     code = reason.strip().lower().replace("-", "_").replace(" ", "_")
-    if code in _COMPLETE:
-        return False
-    if code in _CUT:
-        return True
+    if _COMPLETE.fullmatch(code) or _CUT.fullmatch(code):
+        return _CUT.fullmatch(code) is not None
     quoted_reason = f"“{redact(reason)}”"
     if _AT_THE_END_OF_THE_CONTEXT.search(code):
         raise ModelError("context_too_long", f"the answer reached the end of the model's context, {quoted_reason}")

@@ -1,29 +1,21 @@
-"""The protocol that every provider of models implements (AGT-4).
+"""What a provider and its callers exchange: the request's coordinates, deltas, failures, and usage on the way (AGT-4).
 
-A provider is our code for one API of a vendor. It turns a `ModelRequest` into a stream of `Delta`s that ends with
-exactly one `ModelResponse`. It raises `ModelError` for every failure and never retries by itself:
-`activities/failures.py` judges, the workflow retries. (If a vendor refuses a part of a request, it is sent again
-without that, see `refused_parts`; the same request is never sent twice.) A stream that ends without a `ModelResponse`
-broke off and is no answer (AGT-3).
-
-The usage of an answer while it arrives (AGT-9).
+A provider turns a `ModelRequest` into a stream of `Delta`s that ends with exactly one `ModelResponse`. It raises
+`ModelError` for every failure and never retries by itself: `activities/failures.py` judges, the workflow retries. (If a
+vendor refuses a part of a request, it is sent again without that, see `refused_parts`; the same request is never sent
+twice.) A stream that ends without a `ModelResponse` broke off and is no answer (AGT-3).
 
 Vendors bill for an answer that breaks off, but most report usage only at its end. So the meter notes what is known
-before: that the vendor has begun to answer, what it has counted so far, and how much it has written.
+before: that the vendor has begun to answer, what it has counted so far, and how much it has written (AGT-9).
 """
 
-from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 from turnkeeper.models.errors import ErrorType, TurnkeeperError
 from turnkeeper.models.tokens import tokens_of, weighted_chars
-from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
 from turnkeeper.models.transcript.refused_parts import RefusedPart
 from turnkeeper.models.transcript.trajectory import Usage
-
-_BEFORE_THE_ANSWER = frozenset({"response.created", "response.queued", "response.in_progress", "ping"})
-"""Events that a vendor sends before it has read the request."""
 
 
 @dataclass
@@ -36,12 +28,6 @@ class Meter:
     """The vendor's own counts so far. Output tokens come last."""
     written_chars: int = 0
     """Weighted characters written so far: text, thinking, arguments of calls."""
-
-    def note(self, event: Mapping[str, object], *, usage_so_far: Usage | None) -> None:
-        """Note an event of the answer, and the vendor's counts up to it."""
-        self.has_begun |= event.get("type") not in _BEFORE_THE_ANSWER
-        self.usage_so_far = usage_so_far or self.usage_so_far
-        self.written_chars += sum(map(weighted_chars, _arguments_in(event)))
 
     def write(self, text: str) -> None:
         """Note a piece of text, thinking, or the name of a call."""
@@ -74,23 +60,8 @@ class Meter:
         )
 
 
-def _arguments_in(event: Mapping[str, object]) -> Iterator[str]:
-    """Yield what an event adds to the arguments of a call, in the format of each API. They are not in the deltas.
-
-    >>> list(_arguments_in({"type": "response.function_call_arguments.delta", "delta": '{"at": '}))
-    ['{"at": ']
-    """
-    match event:
-        case {"delta": {"partial_json": str(text)}}:
-            yield text
-        case {"type": "response.function_call_arguments.delta", "delta": str(text)}:
-            yield text
-        case {"choices": [{"delta": {"tool_calls": [*calls]}}, *_]}:
-            for call in calls:
-                match call:
-                    case {"function": {"arguments": str(text)}}:
-                        yield text
-
+ErrorKind = ErrorType | Literal["stale_reasoning", "permission"]
+"""An error's type, before `permission` is counted among `auth`: the two are fixed differently."""
 
 AttachmentProblem = Literal["no_images", "no_pdfs", "no_media", "unreadable", "too_large", "too_many"]
 """What a vendor refuses about a request's images and PDFs: a kind that the model does not read, `no_media` both kinds;
@@ -115,6 +86,10 @@ class VendorRefusal:
     status: int
     """The HTTP status, or in a stream the number in its place; below 400: there is none."""
     words: str
+    parameter: str = ""
+    """The part of the request that it blames, by its own name for it."""
+    of_attachments: AttachmentRefusal | None = None
+    """What it refuses, if the request has images or PDFs."""
 
 
 @dataclass(frozen=True)
@@ -154,36 +129,23 @@ class ModelError(TurnkeeperError):
         *,
         retry_after: float | None = None,
         should_retry: bool | None = None,
-        parameter: str | None = None,
         vendor: str = "",
         lasting: str = "",
-        attachment_refusal: AttachmentRefusal | None = None,
         refusal: VendorRefusal | None = None,
     ) -> None:
         """Create the error. `retry_after` is in seconds, `should_retry` is the vendor's own statement, if any.
 
-        `parameter` is the part of the request that the vendor blames, by the vendor's name for it. `vendor` is the
-        vendor's name for sentences. `lasting` marks a failure that may be the same each time, and is equal for equal
-        ones: after a few of these it is final. Empty: it passes by its nature, and the limits of its type apply.
-        `attachment_refusal` is what the vendor refuses if the request has images or PDFs. `refusal`: its own words.
+        `vendor` is the vendor's name for sentences. `lasting` marks a failure that may be the same each time, and is
+        equal for equal ones: after a few of these it is final. Empty: it passes by its nature, and the limits of its
+        type apply. `refusal`: what the vendor says of a request that it refused, if a part of it may be the reason.
         """
         super().__init__(message)
         self.error_type = error_type
         self.message = message
         self.retry_after = retry_after
         self.should_retry = should_retry
-        self.parameter = parameter
         self.vendor = vendor
         self.lasting = lasting
-        self.attachment_refusal = attachment_refusal
         self.refusal = refusal
         self.is_unexplained = False
         """Whether the vendor refused the request and blamed no part of it."""
-
-
-class Provider(Protocol):
-    """A source of models."""
-
-    def stream(self, name: str, request: ModelRequest, info: CallInfo) -> AsyncGenerator[Delta | ModelResponse, None]:
-        """Ask the model `name`; yield deltas, then the whole response. Raises `ModelError`."""
-        ...

@@ -42,7 +42,9 @@ def vendor_words(words: str) -> str:
 
 
 def redact(words: str, *, max_chars: int = MAX_QUOTE_CHARS, request_body: Mapping[str, object] | None = None) -> str:
-    r"""Return a vendor's words as one line that is safe to show. `request_body` is the request that it answers.
+    r"""Return a vendor's words as one line that is safe to show.
+
+    `request_body` has the texts of the request that it answers.
 
     >>> redact("model: x\nkey sk-ant-api03-abcdef, Bearer eyJhbGciOi.x.y")
     'model: x key [secret], [secret]'
@@ -50,9 +52,15 @@ def redact(words: str, *, max_chars: int = MAX_QUOTE_CHARS, request_body: Mappin
     >>> redact("can't do “I leave Anna in May.”", request_body=body)
     "can't do “[…].”"
     """
-    text = _ESCAPED.sub(_unescaped, words[:MAX_READ_CHARS])
+    text = _ESCAPED.sub(lambda one: chr(int(one[1], 16)) if one[1] else " ", words[:MAX_READ_CHARS])
     line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
-    line = _SECRET.sub("[secret]", _without_echo(line[: 2 * max_chars], _request_text(request_body or {})))
+    line, request_text = line[: 2 * max_chars], _request_text(request_body or {})
+    words_in_line = list(_WORD.finditer(line)) if request_text else []
+    visible, end = "", 0
+    for first, last in _echoes([word[0] for word in words_in_line], request_text):
+        visible += line[end : words_in_line[first].start()] + OMISSION
+        end = words_in_line[last].end()
+    line = _SECRET.sub("[secret]", visible + line[end:])
     return line if len(line) <= max_chars else f"{line[: max_chars - 1]}…"
 
 
@@ -102,20 +110,15 @@ _SECRET = re.compile(
 )
 
 
-def _unescaped(escaped: re.Match[str]) -> str:
-    return chr(int(escaped[1], 16)) if escaped[1] else " "
-
-
 # ---- echoes of the request
 
 
-_WITH_TEXTS = ("system", "instructions", "messages", "input")
 _NAMES = frozenset({"type", "role", "name", "id", "call_id", "tool_use_id", "tool_call_id", "status"})
 
 
 def _request_text(request_body: Mapping[str, object]) -> str:
     """Return the words of the request's texts: each text on its own line, a space around every word."""
-    texts = (text for key in _WITH_TEXTS for text in _texts_in(request_body.get(key)))
+    texts = (text for value in request_body.values() for text in _texts_in(value))
     return "".join(f"\n {' '.join(_WORD.findall(text))} \n" for text in texts)
 
 
@@ -136,16 +139,6 @@ def _texts_in(value: object) -> Iterator[str]:
     elif isinstance(value, list):
         for inner in value:
             yield from _texts_in(inner)
-
-
-def _without_echo(line: str, request_text: str) -> str:
-    """Return the line with `OMISSION` in place of echoes."""
-    words = list(_WORD.finditer(line)) if request_text else []
-    result, end = "", 0
-    for first, last in _echoes([word[0] for word in words], request_text):
-        result += line[end : words[first].start()] + OMISSION
-        end = words[last].end()
-    return result + line[end:]
 
 
 def _echoes(words: list[str], request_text: str) -> Iterator[tuple[int, int]]:

@@ -1,20 +1,37 @@
-"""The registry of providers, which finds the provider of a model (AGT-4)."""
+"""The registry of providers: finds the class of a model's vendor, and its one instance in this worker (AGT-4)."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
+from pkgutil import resolve_name
+from typing import Self
 
-from turnkeeper.activities.providers.protocol import ModelError, Provider
-from turnkeeper.activities.providers.refused_parts.sending import RefusedParts
+from turnkeeper.activities.providers.protocol import ModelError
+from turnkeeper.activities.providers.provider import Provider
+from turnkeeper.models.ids import BUILT_IN_PROVIDERS
+from turnkeeper.models.settings.settings import Settings
 
-ProviderFactory = Callable[[], Provider]
-"""Creates a provider on first use, so that a worker doesn't import SDKs that it never needs."""
+
+def provider_class(name: str) -> type[Provider]:
+    """Return the provider that a model's name begins with. It is loaded now, without its SDK. Raises `KeyError`."""
+    provider: type[Provider] = resolve_name(BUILT_IN_PROVIDERS[name])
+    return provider
 
 
 class ProviderRegistry:
     """The providers of this worker, by name. Each factory is called once, on first use, and may raise `ModelError`."""
 
-    def __init__(self, factories: Mapping[str, ProviderFactory]) -> None:
+    def __init__(self, factories: Mapping[str, Callable[[], Provider]]) -> None:
         self._factories = dict(factories)
         self._providers: dict[str, Provider] = {}
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> Self:
+        """Return all providers as the settings say."""
+
+        def build(name: str) -> Provider:
+            return provider_class(name).from_settings(settings)
+
+        return cls({name: partial(build, name) for name in BUILT_IN_PROVIDERS})
 
     def resolve(self, model: str) -> tuple[Provider, str]:
         """Return the provider of `<provider>:<name>` and the name. Raises `ModelError`."""
@@ -31,11 +48,9 @@ class ProviderRegistry:
 
     def refused_parts(self) -> dict[str, list[str]]:
         """Return what is left out of all requests to each model since its vendor refused it (AGT-9)."""
-        refused = {name: getattr(provider, "refused", None) for name, provider in self._providers.items()}
         return {
-            f"{provider}:{model}": texts
-            for provider, parts in refused.items()
-            if isinstance(parts, RefusedParts)
-            for model, texts in parts.texts().items()
+            f"{name}:{model}": list(texts)
+            for name, provider in self._providers.items()
+            for model, texts in provider.left_out().items()
             if texts
         }

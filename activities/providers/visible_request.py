@@ -1,9 +1,4 @@
-"""Which kinds of attachments a model reads besides text, by its name (AGT-4).
-
-A name decides only where it is sure. Any other model is shown everything, and what its vendor refuses is learned
-(`refused_parts`).
-
-What a model is shown of a conversation's attachments (CTX-16).
+"""What a model is shown of a conversation's attachments (CTX-16).
 
 Before a request is encoded, its attachments become text where they can: every attachment is named below its message's
 text, and code and text files follow their name in a fence. Only images and PDFs stay attachments, if the model reads
@@ -14,6 +9,7 @@ What a model is not shown, or can't be, has the reason behind its name.
 import re
 from base64 import b64decode
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -45,33 +41,6 @@ class Sight:
 
 FULL = Sight()
 TEXT_ONLY = Sight(images=False, pdfs=False)
-
-_BLIND_CLAUDE = re.compile(r".*claude-(?:v?[12]\b|instant)")
-_BLIND_GPT = re.compile(
-    r"(?:ft:)?(?:gpt-3\.5|gpt-4(?:-32k|-turbo-preview)?(?:-\d{4})?(?:-preview)?(?:$|:)|o1-(?:mini|preview)|o3-mini"
-    r"|gpt-oss|(?:text-)?(?:davinci|babbage|curie|ada)\b)"
-)
-
-
-def claude_sight(name: str) -> Sight:
-    """Return what a model of Anthropic's API reads: all Claude models since 3 read images and PDFs.
-
-    >>> claude_sight("claude-opus-4-5").images, claude_sight("anthropic.claude-v2:1").images
-    (True, False)
-    """
-    return TEXT_ONLY if _BLIND_CLAUDE.match(name) else FULL
-
-
-def gpt_sight(name: str) -> Sight:
-    """Return what a model of OpenAI's own API reads. Models that see images read PDFs too.
-
-    >>> [gpt_sight(name).images for name in ("gpt-5.5", "gpt-4o-mini", "gpt-4.1", "gpt-4-turbo", "o3")]
-    [True, True, True, True, True]
-    >>> [gpt_sight(name).images for name in ("gpt-4", "gpt-4-0613", "gpt-4-1106-preview", "gpt-3.5-turbo", "o3-mini")]
-    [False, False, False, False, False]
-    """
-    return TEXT_ONLY if _BLIND_GPT.match(name) else FULL
-
 
 Medium = ImageAttachment | FileAttachment
 """An image or a PDF that the model gets as such."""
@@ -109,11 +78,6 @@ def visible_request(
         return request
     messages = [_visible_message(message, sight, withheld) for message in request.messages]
     return request.model_copy(update={"messages": messages})
-
-
-def request_in_text(request: ModelRequest) -> ModelRequest:
-    """Return the request as a model is shown it that reads only text."""
-    return visible_request(request, TEXT_ONLY)
 
 
 def media_of(message: ModelMessage) -> list[Medium]:
@@ -156,40 +120,36 @@ def pdf_name(pdf: FileAttachment) -> str:
     return pdf.name if pdf.name.lower().endswith(".pdf") else f"{pdf.name}.pdf"
 
 
-@dataclass(frozen=True)
-class _Rendering:
-    """An attachment as text, and as an image or a PDF if the model gets it."""
-
-    text: str
-    medium: Medium | None = None
-
-
 def _visible_message(message: ModelMessage, sight: Sight, withheld: WithheldNote) -> ModelMessage:
     if not message.attachments:
         return message
     renderings = [_render(_as_image(attachment), sight, withheld) for attachment in message.attachments]
     return message.model_copy(
         update={
-            "content": "\n\n".join(filter(None, [message.content, *(one.text for one in renderings)])),
-            "attachments": [one.medium for one in renderings if one.medium],
+            "content": "\n\n".join(filter(None, [message.content, *(text for text, _ in renderings)])),
+            "attachments": [medium for _, medium in renderings if medium],
         }
     )
 
 
-def _render(attachment: Attachment, sight: Sight, withheld: WithheldNote) -> _Rendering:
+def _render(attachment: Attachment, sight: Sight, withheld: WithheldNote) -> tuple[str, Medium | None]:
+    """Return an attachment as text, and as an image or a PDF if the model gets it."""
     name = placeholder_text(_with_size(attachment))
     if isinstance(attachment, CodeAttachment):
         is_missing = attachment.hash is not None and not has_inline_content(attachment)
-        return _Rendering(f"{name} {NOT_STORED}" if is_missing else f"{name}\n{_fenced(attachment)}")
+        return (
+            f"{name} {NOT_STORED}" if is_missing else f"{name}\n{fenced(attachment.content, attachment.language)}",
+            None,
+        )
     if not attachment.data and not (isinstance(attachment, ImageAttachment) and attachment.url):
-        return _Rendering(f"{name} {NOT_STORED}")
+        return f"{name} {NOT_STORED}", None
     if isinstance(attachment, FileAttachment) and attachment.media_type != PDF:
         text = _text_in(attachment)
-        return _Rendering(f"{name} {NOT_READ}" if text is None else f"{name}\n{fenced(text)}")
+        return f"{name} {NOT_READ}" if text is None else f"{name}\n{fenced(text)}", None
     if not (sight.images if isinstance(attachment, ImageAttachment) else sight.pdfs):
-        return _Rendering(f"{name} {NOT_READ}")
+        return f"{name} {NOT_READ}", None
     note = withheld(id_of(attachment))
-    return _Rendering(f"{name} {note}") if note else _Rendering(name, attachment)
+    return (f"{name} {note}", None) if note else (name, attachment)
 
 
 IMAGE_SIGNATURE_CHARS = 24
@@ -214,17 +174,12 @@ def _as_image(attachment: Attachment) -> Attachment:
         isinstance(attachment, FileAttachment) and attachment.media_type not in IMAGE_MEDIA_TYPES
     ):
         return attachment
-    kind = _image_type(attachment.data) or attachment.media_type
+    kind = attachment.media_type
+    with suppress(ValueError):
+        kind = detect_image_type(b64decode(attachment.data[:IMAGE_SIGNATURE_CHARS])) or kind
     if isinstance(attachment, ImageAttachment):
         return attachment.model_copy(update={"media_type": kind})
     return ImageAttachment.model_validate({**attachment.model_dump(), "type": "image", "media_type": kind})
-
-
-def _image_type(data: str) -> str | None:
-    try:
-        return detect_image_type(b64decode(data[:IMAGE_SIGNATURE_CHARS]))
-    except ValueError:
-        return None
 
 
 def _text_in(file: FileAttachment) -> str | None:
@@ -236,10 +191,6 @@ def _text_in(file: FileAttachment) -> str | None:
         return None if b"\0" in content else content.decode()
     except ValueError:
         return None
-
-
-def _fenced(code: CodeAttachment) -> str:
-    return fenced(code.content, code.language)
 
 
 def fenced(text: str, language: str = "") -> str:

@@ -373,7 +373,8 @@ class SessionQueries:
         result: QueryResult[View] = await call_worker(
             self._client, query_call, workflow_id, seconds=self._timeouts.call
         )
-        self._watches.note_answer(workflow_id, getattr(result.view, "revision", 0))
+        revision = getattr(result.view, "revision", 0)
+        self._watches.note_answer(workflow_id, revision, is_closed=result.closed is not None)
         self.answered_at = asyncio.get_running_loop().time()
         return result
 

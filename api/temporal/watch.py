@@ -63,6 +63,9 @@ READ_PAUSE_SECONDS = 0.1
 MOVE_ACTIVITY = "move_to_archive"
 """The one activity that runs beside a session's turns."""
 
+MAX_CLOSED = 10_000
+"""Sessions that are known to have ended, about 200 bytes each."""
+
 CALL_TIMEOUT = timedelta(seconds=30)
 """Of one call, which may wait longer than an outage takes to be noticed: its late answer ends the outage."""
 
@@ -167,7 +170,7 @@ class Watch(VersionCounter):
         self.was_answered = False
         """The last poll was answered, and another is on its way."""
         self.is_over = False
-        """The session is no longer followed: it is closed or doesn't exist."""
+        """The session is not followed: it is closed or doesn't exist."""
 
     @property
     def task_count(self) -> int:
@@ -218,14 +221,19 @@ class WatchRegistry:
         self._client = client
         self._timeouts = timeouts
         self._watches: dict[str, Watch] = {}
+        self._closed = LRUCache[WorkflowId, None](maxsize=MAX_CLOSED)
+        """Sessions that had ended when they were last read. To follow one is to read all of its last run."""
         self._followers: set[asyncio.Task[None]] = set()
         self._connection = ConnectionMonitor(client, self._notify_all, timeouts)
 
     @asynccontextmanager
     async def watching(self, workflow_id: WorkflowId) -> AsyncIterator[Watch]:
-        """Yield the session's watch, which the first watcher starts."""
+        """Yield the session's watch, which the first watcher starts; one that is over, for a session that has ended."""
         watch = self._watches.get(workflow_id)
-        if watch is None:
+        if watch is None and workflow_id in self._closed:
+            watch = Watch(self._connection)
+            watch.is_over = True
+        elif watch is None:
             watch = self._watches[workflow_id] = Watch(self._connection)
             follower = asyncio.create_task(self._follow(workflow_id, watch))
             self._followers.add(follower)
@@ -246,9 +254,13 @@ class WatchRegistry:
         watch = self._watches.get(workflow_id)
         return watch.tasks if watch and watch.is_live else None
 
-    def note_answer(self, workflow_id: WorkflowId, revision: int) -> None:
-        """Note that Temporal and a worker have answered for the session, and with which revision."""
+    def note_answer(self, workflow_id: WorkflowId, revision: int, *, is_closed: bool) -> None:
+        """Note that Temporal and a worker have answered for the session, with which revision, and if it has ended."""
         self._connection.note_answer()
+        if is_closed:
+            self._closed[workflow_id] = None
+        else:
+            self._closed.pop(workflow_id, None)
         if watch := self._watches.get(workflow_id):
             watch.revision = max(watch.revision, revision)
 
@@ -258,6 +270,7 @@ class WatchRegistry:
         try:
             yield
         finally:
+            self._closed.pop(workflow_id, None)  # it may have started another session with the same id
             if watch := self._watches.get(workflow_id):
                 watch.writes += 1
 

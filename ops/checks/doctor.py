@@ -16,6 +16,7 @@ from sqlalchemy import URL, Connection, make_url
 from temporalio.client import Client
 from temporalio.service import RPCError
 
+from turnkeeper.activities.providers.registry import provider_class
 from turnkeeper.features.access.keys_command import HOW_TO_CREATE_KEY, NO_VALID_KEY, lacks_key
 from turnkeeper.models.command_line import command_line
 from turnkeeper.models.ids import split_model
@@ -65,15 +66,6 @@ OPEN_TO_THIS_MACHINE = (
 
 REDIS_PORT = 6379
 """Redis's port if `redis_url` has none."""
-
-_KEY_VARIABLE = {split_model(model)[0]: variable for variable, model in VENDORS_MODELS.items()}
-"""The environment variable with the key of each provider."""
-
-_OTHER_CREDENTIALS = ("ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_PROFILE")
-"""Variables that Anthropic's SDK accepts instead of a key."""
-
-_SDK = {"anthropic": "anthropic", "openai": "openai", "openai-chat": "openai"}
-"""The package that each provider needs; the extra that installs it has the same name."""
 
 
 @dataclass(frozen=True)
@@ -237,8 +229,8 @@ async def _partial_output(settings: Settings, endpoint: Endpoint) -> Finding:
         folder = settings.state_dir.resolve()
         sockets = SocketCarrier(folder, namespace=endpoint.namespace, task_queue=settings.task_queue)
         if not endpoint.embedded and sockets.obstacle():
-            fix = "run a worker here, or, if workers run on other machines, set redis_url or partials=heartbeats"
-            return _broken("partial output", f"no worker has a socket in {folder / FOLDER}", fix)
+            elsewhere = "for workers on other machines, set redis_url or partials=heartbeats"
+            return _good("partial output", f"none: no worker has a socket in {folder / FOLDER}; {elsewhere}")
         return _good("partial output", f"through sockets in {folder / FOLDER}")
     if not _is_installed("redis"):
         return _broken("partial output", "redis_url is set, but the package redis is not installed", _install("redis"))
@@ -259,45 +251,32 @@ async def _partial_output(settings: Settings, endpoint: Endpoint) -> Finding:
 def _model(settings: Settings) -> Finding:
     """Check that a worker can call the model of new sessions, without calling it."""
     model = settings.first_model
-    provider, _ = split_model(model)
-    message = f"{model} for new sessions ({_reason(settings, provider)})"
-    sdk, key = _SDK.get(provider), _KEY_VARIABLE.get(provider)
-    if sdk and not _is_installed(sdk):
-        return _broken("model", f"{message}, but the package {sdk} is not installed", _install(sdk))
-    if key and not _has_credentials(provider, key):
-        fix = f"run `export {key}=...` before you start the worker, or set another model"
-        return _broken("model", f"{message}, but {key} is not set", fix)
-    if provider == "openai-chat" and not settings.openai_chat.base_url:
-        message = f"{message}, but openai_chat.base_url is not set"
-        return _broken("model", message, "set it, for Ollama to http://127.0.0.1:11434/v1")
+    message = f"{model} for new sessions ({_reason(settings)})"
+    if missing := provider_class(split_model(model)[0]).missing(settings):
+        what, fix = missing
+        return _broken("model", f"{message}, but {what}", fix)
     return _good("model", message)
 
 
-def _reason(settings: Settings, provider: str) -> str:
+def _reason(settings: Settings) -> str:
     if settings.model:
         return "the setting model"
-    if provider in _KEY_VARIABLE:
-        return f"{_KEY_VARIABLE[provider]} is set"
-    return f"neither {' nor '.join(VENDORS_MODELS)} is set"
-
-
-def _has_credentials(provider: str, key: str) -> bool:
-    others = _OTHER_CREDENTIALS if provider == "anthropic" else ()
-    return any(os.environ.get(variable) for variable in (key, *others))
+    chosen = (variable for variable, model in VENDORS_MODELS.items() if model == settings.first_model)
+    return next((f"{variable} is set" for variable in chosen), f"neither {' nor '.join(VENDORS_MODELS)} is set")
 
 
 def _costs(settings: Settings) -> Finding:
     """Check that costs are known if a setting limits them."""
-    provider, _ = split_model(settings.first_model)
+    vendor = provider_class(split_model(settings.first_model)[0]).vendor
     limit = settings.limits.max_cost_per_turn
-    if provider == "openai-chat":
+    if vendor.prices == "":
+        return _good("costs", f"none: {vendor.title} is free")
+    if vendor.prices is None:
         message, fix = f"unknown for {settings.first_model}", "set limits.max_tokens_per_turn instead"
-    elif provider in _KEY_VARIABLE and not _is_installed("genai_prices"):
-        message, fix = "unknown without the package genai-prices", _install("prices")
-    elif provider in _KEY_VARIABLE:
+    elif _is_installed("genai_prices"):
         return _good("costs", "known, if genai-prices lists the model")
     else:
-        return _good("costs", "none: the offline model is free")
+        message, fix = "unknown without the package genai-prices", _install("prices")
     if limit is not None:
         return _broken("costs", f"{message}, so limits.max_cost_per_turn ({limit:g}) cannot be enforced", fix)
     return _good("costs", message)

@@ -12,8 +12,8 @@ A worker makes no snapshot of an answer that nobody follows. Who follows it late
 gateway it sends only what has grown once that can be read: at most one snapshot of each session waits. Lines of one
 connection are in order, and `fresh` ones begin anew, so a gateway shows a text or none, but never a wrong one.
 
-A worker that dies leaves its file; a connection to it is refused, and then the file is removed. That is never a new
-worker's, since a file gets its name once the worker listens.
+A worker that dies leaves its file; a connection to it is refused, and then the file is removed, by a gateway or by the
+next worker that starts. That is never a new worker's, since a file gets its name once the worker listens.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ import hashlib
 import logging
 import secrets
 import socket
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from turnkeeper.models.ids import WorkflowId
@@ -43,8 +43,9 @@ from turnkeeper.stores.private_files import make_private_folder, write_private
 FOLDER = "partials"
 """The folder of sockets in `state_dir`."""
 
-SOCKET, PORT, NEW = ".sock", ".port", ".new"
-"""Suffixes of the files in it. What is new can't be connected yet."""
+SOCKET, PORT, NEW = ".sock", ".port", ".temp"
+"""Suffixes of the files in it. What is new can't be connected yet. They are equally long: a path that can be bound can
+be connected too."""
 
 SCAN_SECONDS = 0.25
 """Between two searches for new workers, while a session is followed."""
@@ -110,11 +111,13 @@ class SocketCarrier(PartialCarrier):
         """The newest attempt of each session whose answer is being written."""
         # The gateway's side
         self._workers: dict[Path, _Worker] = {}
+        self._unreadable: set[Path] = set()
         self._scanning: asyncio.Task[None] | None = None
         self._has_followers = asyncio.Event()
         self.followed: set[WorkflowId] = set()
 
     async def __aexit__(self, *_: object) -> None:
+        await cancel_until_done([self._starting] if self._starting else [])
         if self._file:
             self._file.unlink(missing_ok=True)
         if self._server:
@@ -122,8 +125,13 @@ class SocketCarrier(PartialCarrier):
         for gateway in self._gateways:
             gateway.writer.close()
         await super().__aexit__()
-        tasks = [gateway.sending for gateway in self._gateways] + [worker.reading for worker in self._workers.values()]
+        tasks = [gateway.sending for gateway in self._gateways]
+        tasks += [worker.reading for worker in self._workers.values() if worker.reading]
         await cancel_until_done([*tasks, *([self._scanning] if self._scanning else [])])
+
+    def _files(self) -> set[Path]:
+        """Return the files of all workers, dead ones too."""
+        return {file for file in self._folder.glob(f"{self._prefix}-*") if file.suffix in (SOCKET, PORT)}
 
     # ---- the worker's side
 
@@ -142,6 +150,7 @@ class SocketCarrier(PartialCarrier):
             except (OSError, AttributeError) as error:  # a path that is too long; no Unix sockets in this file system
                 _log.debug("partial output goes through a port of loopback (%s)", error)
                 await self._listen_at_port(name)
+            await asyncio.gather(*(_Worker(file, self).remove_if_dead() for file in self._files() - {self._file}))
         except OSError as error:
             _log.warning("partial output is not shown: no socket in %s (%s)", self._folder, error.strerror)
 
@@ -220,12 +229,9 @@ class SocketCarrier(PartialCarrier):
     # ---- the gateway's side
 
     def obstacle(self) -> str | None:
-        if any(file.suffix in (SOCKET, PORT) for file in self._folder.glob(f"{self._prefix}-*")):
+        if self._files():
             return None
-        return (
-            f"no worker has a socket in {self._folder}; for workers on other machines, set redis_url or "
-            "partials=heartbeats"
-        )
+        return "no worker has a socket in the gateway's state_dir; elsewhere, set redis_url or partials=heartbeats"
 
     async def forget(self, workflow_id: WorkflowId) -> None:
         """Do nothing: only the running answer is in memory."""
@@ -251,11 +257,19 @@ class SocketCarrier(PartialCarrier):
         """Keep a connection to each worker of the folder, from the first followed session on."""
         while True:
             await self._has_followers.wait()
-            self._workers = {file: worker for file, worker in self._workers.items() if not worker.reading.done()}
-            for file in self._folder.glob(f"{self._prefix}-*"):
-                if file.suffix in (SOCKET, PORT) and file not in self._workers:
-                    self._workers[file] = _Worker(file, self)
+            self._workers = {file: worker for file, worker in self._workers.items() if not worker.is_gone}
+            files = self._files()
+            self._unreadable &= files
+            for file in files - self._workers.keys():
+                self._workers[file] = _Worker(file, self)
+                self._workers[file].start()
             await asyncio.sleep(SCAN_SECONDS)
+
+    def note_unreadable(self, file: Path, error: Exception) -> None:
+        """Log why a worker's file can't be read, once for each file."""
+        if file not in self._unreadable:
+            _log.warning("the partial output of a worker can't be read (%s)", type(error).__name__)
+        self._unreadable.add(file)
 
     def receive(self, workflow_id: WorkflowId, news: LiveNews) -> None:
         """Show a snapshot or a call's progress to those who follow the session."""
@@ -330,7 +344,20 @@ class _Worker:
         self._writer: asyncio.StreamWriter | None = None
         self._outputs: dict[str, PartialOutput | None] = {}
         """The latest output of this worker for each followed session."""
+        self.reading: asyncio.Task[None] | None = None
+
+    @property
+    def is_gone(self) -> bool:
+        return self.reading is not None and self.reading.done()
+
+    def start(self) -> None:
         self.reading = asyncio.create_task(self._read())
+
+    async def remove_if_dead(self) -> None:
+        """Remove the file if no worker listens there."""
+        with suppress(OSError, ValueError):
+            async with self._connected():
+                pass
 
     def follow(self, workflow_id: WorkflowId) -> None:
         if self._writer:
@@ -349,35 +376,52 @@ class _Worker:
         """Read until the worker is gone. What can't be read is logged, and read again after a pause."""
         try:
             await self._read_to_end()
-        except (ConnectionRefusedError, FileNotFoundError):
-            self._file.unlink(missing_ok=True)  # its worker is dead
-        except ConnectionError:
-            pass  # its worker died now
-        except (OSError, TimeoutError, ValueError) as error:  # `ValueError`: of another version
-            _log.warning("the partial output of a worker can't be read (%s)", type(error).__name__)
-            await asyncio.sleep(RETRY_SECONDS)
+        except (OSError, ValueError) as error:  # `ValueError`: of another version
+            if not isinstance(error, ConnectionError):  # else its worker died now
+                self._carrier.note_unreadable(self._file, error)
+                await asyncio.sleep(RETRY_SECONDS)
 
     async def _read_to_end(self) -> None:
-        port = Port.model_validate_json(self._file.read_bytes()) if self._file.suffix == PORT else None
-        async with asyncio.timeout(ANSWER_SECONDS):
-            if port is None:
-                reader, writer = await asyncio.open_unix_connection(str(self._file), limit=MAX_LINE_BYTES)
-            else:
-                reader, writer = await asyncio.open_connection(LOOPBACK, port.port, limit=MAX_LINE_BYTES)
+        async with self._connected() as connection:
+            if connection is None:
+                return
+            reader, self._writer = connection
+            try:
+                for workflow_id in self._carrier.followed:
+                    self.follow(workflow_id)
+                while line := await reader.readline():
+                    self._receive(line)
+            finally:
+                self._writer = None
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter] | None]:
+        """Yield a connection; `None` if the worker is dead, whose file is then removed.
+
+        Raises `OSError`, or `ValueError` for a file of another version.
+        """
+        try:
+            port = Port.model_validate_json(self._file.read_bytes()) if self._file.suffix == PORT else None
+            async with asyncio.timeout(ANSWER_SECONDS):
+                if port is None:
+                    reader, writer = await asyncio.open_unix_connection(str(self._file), limit=MAX_LINE_BYTES)
+                else:
+                    reader, writer = await asyncio.open_connection(LOOPBACK, port.port, limit=MAX_LINE_BYTES)
+        except (ConnectionRefusedError, FileNotFoundError):
+            self._file.unlink(missing_ok=True)
+            yield None
+            return
         try:
             if port is not None:
                 writer.write(port.token.encode() + b"\n")
                 async with asyncio.timeout(ANSWER_SECONDS):
                     answer = await reader.readline()
-                if answer.strip() != port.answer.encode():
-                    raise ConnectionRefusedError("another program has this port")
-            self._writer = writer
-            for workflow_id in self._carrier.followed:
-                self.follow(workflow_id)
-            while line := await reader.readline():
-                self._receive(line)
+                if answer.strip() != port.answer.encode():  # another program has this port
+                    self._file.unlink(missing_ok=True)
+                    yield None
+                    return
+            yield reader, writer
         finally:
-            self._writer = None
             writer.close()
 
     def _receive(self, line: bytes) -> None:

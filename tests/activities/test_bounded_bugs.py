@@ -7,9 +7,8 @@ import pytest
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from turnkeeper.activities.call_model import ModelActivities
+from turnkeeper.activities.call_model import IndexNotes, ModelActivities
 from turnkeeper.activities.failures import MAX_ATTEMPTS
-from turnkeeper.activities.model_request.index_notes import IndexNotes
 from turnkeeper.activities.model_request.list_prices import ListPrices
 from turnkeeper.activities.model_request.spending import Spending
 from turnkeeper.activities.own_workflow import STOPPING

@@ -3,79 +3,57 @@
 import pkgutil
 import re
 import tomllib
-from contextlib import aclosing
 from importlib import import_module
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 
-from tests.vendors.apis import WIRES
-from tests.vendors.server import Answer
-from turnkeeper.activities.providers.errors.vendor_errors import Vendor
-from turnkeeper.activities.providers.protocol import CallInfo
-from turnkeeper.activities.providers.redaction import OMISSION, redact
+from turnkeeper.activities.providers.registry import provider_class
 from turnkeeper.api import routes
 from turnkeeper.api.app import create_app
 from turnkeeper.api.http.openapi import errors
 from turnkeeper.api.problems import KINDS, ProblemName
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.clients.python.tasks import TaskCalls
-from turnkeeper.models.ids import KNOWN_PROVIDERS
-from turnkeeper.models.settings.settings import ENV_PREFIX, Settings
-from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, RequestHead
-from turnkeeper.ops.checks import doctor
+from turnkeeper.models.ids import BUILT_IN_PROVIDERS, split_model
+from turnkeeper.models.settings.settings import ENV_PREFIX, VENDORS_MODELS, Settings
 from turnkeeper.ops.local.processes import gateway_environment
-from turnkeeper.worker import build_providers
 
 ROOT = Path(__file__).parents[2]
-VENDORS = sorted({*KNOWN_PROVIDERS} - {"offline"})
+
+_ROW = re.compile(r"^\| `([\w./]+)` \| (.*?) \|", re.MULTILINE)
 
 
-@pytest.fixture
-def providers(tmp_path: Path) -> dict[str, Any]:
-    """Every provider, as a worker builds it."""
-    endpoint: Any = {"base_url": "http://127.0.0.1:9/v1"}
-    registry = build_providers(Settings(state_dir=tmp_path, openai_chat=endpoint))
-    return {name: registry.resolve(f"{name}:x")[0] for name in KNOWN_PROVIDERS}
-
-
-def test_agt_4_a_worker_has_every_provider_that_a_session_can_name(providers: dict[str, Any]) -> None:
-    assert len({id(provider) for provider in providers.values()}) == len(KNOWN_PROVIDERS)
-
-
-def test_agt_11_every_vendor_has_a_test_server() -> None:
-    """With it, the tests of `activities/providers` run for the vendor too, that of the meter among them."""
-    assert sorted(WIRES) == VENDORS
-
-
-@pytest.mark.parametrize("name", VENDORS)
-def test_agt_4_the_key_and_the_package_of_every_vendor_are_listed(providers: dict[str, Any], name: str) -> None:
-    vendor: Vendor = providers[name]._transport.vendor
+@pytest.mark.parametrize("name", BUILT_IN_PROVIDERS)
+def test_agt_4_a_provider_is_what_its_line_says(name: str) -> None:
+    vendor = provider_class(name).vendor
+    assert vendor.name == name
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert vendor.package in ("", *extras)
     variable = vendor.key if vendor.key.isupper() else ENV_PREFIX + vendor.key.upper().replace(".", "__")
-    assert gateway_environment({variable: "sk-1"}) == {}, "only workers get keys"
-    assert doctor._SDK[name] == vendor.package
-    assert vendor.package in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert not vendor.key or gateway_environment({variable: "sk-1"}) == {}, "only workers get keys"
 
 
-@pytest.mark.parametrize("name", VENDORS)
-async def test_agt_9_no_vendor_repeats_a_text_of_the_request(name: str) -> None:
-    texts = ["I am the system prompt of Anna", "I ask about the letters of Berta", "I answer with the words of Clara"]
-    system, question, answer = texts
-    messages = [
-        ModelMessage(role="user", content=question),
-        ModelMessage(role="assistant", content=answer),
-        ModelMessage(role="user", content="And now?"),
-    ]
-    context = CallInfo(session_id="s", request=1, attempt=1)
-    async with WIRES[name]() as wire:
-        wire.script(wire.reply(Answer(text="Well.")))
-        request = ModelRequest(head=RequestHead(system=system), messages=messages)
-        async with aclosing(wire.provider().stream("x", request, context)) as events:
-            [_ async for _ in events]
-        body = wire.requests[0].body
-    for text in texts:
-        assert redact(f"It says “{text}”.", request_body=body) == f"It says “{OMISSION}”."
+def test_agt_4_the_first_models_are_those_of_the_vendors_whose_keys_choose_them() -> None:
+    vendors = [provider_class(split_model(model)[0]).vendor for model in VENDORS_MODELS.values()]
+    assert {vendor.key: f"{vendor.name}:{vendor.example}" for vendor in vendors} == VENDORS_MODELS
+
+
+KNOW_A_VENDOR = {
+    "models/ids.py": "the list",
+    "models/transcript/model_call.py": "OpenAI's maximum of tools, which a session shows",
+}
+
+
+def test_agt_4_a_provider_is_a_folder_a_line_and_a_fault_server() -> None:
+    table = (ROOT / "docs" / "extending.md").read_text().partition("## A model provider")[2].partition("\n## ")[0]
+    assert len(_ROW.findall(table)) == 3
+    names = re.compile(rf"\"(?:{'|'.join(set(BUILT_IN_PROVIDERS) - {'offline'})})\"")
+    folders = ("activities", "api", "clients", "features", "models", "ops", "stores", "workflows")
+    files = {*ROOT.glob("*.py"), *(path for folder in folders for path in (ROOT / folder).rglob("*.py"))}
+    known_by = {path.relative_to(ROOT).as_posix() for path in files if names.search(path.read_text())}
+    assert {path for path in known_by if not path.startswith("activities/providers/")} == {*KNOW_A_VENDOR}
 
 
 def test_api_7_every_module_of_routes_is_part_of_the_gateway(tmp_path: Path) -> None:
@@ -151,12 +129,9 @@ def test_api_7_every_operation_is_a_client_method_or_listed_with_a_reason(tmp_pa
     assert {*operations(tmp_path).values()} == {*CLIENT_METHODS, *NOT_IN_THE_CLIENT}
 
 
-_ROW = re.compile(r"^\| `([\w./]+)` \| (.*?) \|", re.MULTILINE)
-
-
 def test_the_places_to_extend_exist() -> None:
     rows = _ROW.findall((ROOT / "docs" / "extending.md").read_text())
-    assert len(rows) > 30
+    assert len(rows) > 20
     for path, text in rows:
         other_files = re.findall(r"`([\w/]+/\w+\.\w+)`", text)
         content = "".join((ROOT / file).read_text() for file in (path, *other_files, "models/session/session.py"))

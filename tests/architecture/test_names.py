@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.named_tests import named_tests
+
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("activities", "api", "benchmarks", "clients", "docs", "models", "ops", "stores", "tests", "workflows")
 FILES = sorted(
@@ -54,6 +56,11 @@ PHRASES = {
     "in good order": "what is right",
 }
 """What docstrings and comments don't say, and what they say instead."""
+
+TEST_IDIOMS = re.compile(
+    r"_(anew|as_it_is|came_of|for_good|goes?_on|in_vain|mend(s|ed)?|nobody|tells?|told|wedges?|what_is_no|whoever)(_|$)"
+)
+"""What the names of tests don't say, beside the banned words of other names."""
 
 ANY_PHRASE = re.compile(rf"\b({'|'.join(PHRASES)})\b".replace(" ", r"[\s#]+"), re.IGNORECASE)
 
@@ -141,6 +148,11 @@ def test_names_and_prose_are_plain(folder: str) -> None:
     assert [complaint for file in files for complaint in complaints(file, (ROOT / file).read_text())] == []
 
 
+def test_the_names_of_tests_are_plain_and_have_at_most_80_characters() -> None:
+    names = [(test.file, test.name) for test in named_tests()]
+    assert [f"{file}::{name}" for file, name in names if len(name) > 80 or TEST_IDIOMS.search(name)] == []
+
+
 SAMPLE = """
 class Told:
     _MOST_BYTES = 1
@@ -171,5 +183,5 @@ def test_banned_names_and_phrases_are_found_everywhere() -> None:
 
 
 def test_a_name_that_says_what_it_is_may_have_such_a_word_in_it() -> None:
-    plain = "def test_what_was_told_is_kept(): ...\nsent_at = known_ids = is_found = MAX_BYTES = 1  # almost anything"
+    plain = "def test_the_sent_prompt(): ...\nsent_at = known_ids = is_found = MAX_BYTES = 1  # almost anything"
     assert complaints("a.py", plain) == []

@@ -15,7 +15,7 @@ from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 from turnkeeper.workflows.delete_session import DeleteSession
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("activities", "api", "clients", "features", "models", "ops", "stores", "workflows")
+PACKAGES = ("activities", "api", "clients", "features", "models", "ops", "stores", "testing", "workflows")
 """Folders at the top level; `turnkeeper/` has a link to each, and to `cli.py` and `worker.py`."""
 
 MAX_FILES = 14

@@ -10,7 +10,8 @@ from temporalio.client import Client
 
 from tests.api.conftest import served
 from tests.harness import TASK_SECONDS, Environment, Tools, Vendor, environment
-from turnkeeper.activities.providers.protocol import CallInfo, Delta, Provider
+from turnkeeper.activities.providers.protocol import CallInfo, Delta
+from turnkeeper.activities.providers.provider import Provider
 from turnkeeper.activities.tool_progress import ProgressListener
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.settings.settings import Settings

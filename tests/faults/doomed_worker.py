@@ -37,7 +37,8 @@ from temporalio import worker as sdk
 
 from turnkeeper import worker
 from turnkeeper.activities.model_request.model_client import ProviderSource
-from turnkeeper.activities.providers.protocol import CallInfo, Delta, Provider
+from turnkeeper.activities.providers.protocol import CallInfo, Delta
+from turnkeeper.activities.providers.provider import Provider
 from turnkeeper.activities.tool_progress import ProgressListener
 from turnkeeper.activities.toolbox.tool_server import ToolServer
 from turnkeeper.activities.toolbox.toolbox import IDEMPOTENCY_KEY, Toolbox, own_tool_server
@@ -251,8 +252,8 @@ class _Activities(sdk.ActivityInboundInterceptor):
 async def main(plan: Plan) -> None:
     """Serve until the plan, or SIGTERM, ends it."""
     worker.set_up_logging(Settings(**plan.settings, log_level="error"))
-    models = worker.build_providers
-    worker.build_providers = lambda settings: CoursedModels(models(settings), plan.course)
+    models = worker.ProviderRegistry.from_settings
+    worker.ProviderRegistry.from_settings = lambda settings: CoursedModels(models(settings), plan.course)
     worker.build_toolbox = lambda settings: build_toolbox(settings, plan.course)
     temporal = await client.Client.connect(
         plan.address, data_converter=DATA_CONVERTER, interceptors=[Interceptor(plan.course)]

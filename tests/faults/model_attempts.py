@@ -7,10 +7,8 @@ from typing import Any, cast
 
 from temporalio.testing import ActivityEnvironment
 
-from tests.vendors.server import VendorWire
 from tests.waiting import BOUND
-from turnkeeper.activities.call_model import ModelActivities
-from turnkeeper.activities.model_request.index_notes import IndexNotes
+from turnkeeper.activities.call_model import IndexNotes, ModelActivities
 from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.model_request.list_prices import ListPrices
 from turnkeeper.activities.model_request.local_context_cache import REQUESTS, CacheKey
@@ -28,6 +26,7 @@ from turnkeeper.models.transcript.model_call import (
     ToolSpec,
 )
 from turnkeeper.stores.partials.in_process import InProcessCarrier
+from turnkeeper.testing.vendor_server import VendorServer
 
 PROMPT = "look it up"
 REQUEST = ModelRequest(
@@ -42,7 +41,7 @@ MAX_WAIT = 5.0
 class ModelAttempts:
     """Asks one vendor by its provider, which stays the same over all calls."""
 
-    def __init__(self, wire: VendorWire, *, silence_timeout: float = BOUND) -> None:
+    def __init__(self, wire: VendorServer, *, silence_timeout: float = BOUND) -> None:
         self.wire = wire
         provider = wire.provider(silence_timeout=silence_timeout)
         texts = LargeTexts(cast("Any", None))

@@ -11,11 +11,12 @@ from temporalio.client import Client
 
 from tests.faults.doomed_worker import Course, Plan, build_toolbox
 from tests.harness import DrivenSession, replayer
+from turnkeeper.activities.providers.registry import ProviderRegistry
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.stores import Stores
-from turnkeeper.worker import build_providers, build_worker
+from turnkeeper.worker import build_worker
 
 
 async def start(
@@ -52,7 +53,7 @@ async def next_worker(temporal: Client, settings: dict[str, Any]) -> AsyncIterat
         build_worker(
             temporal,
             worker_settings,
-            providers=build_providers(worker_settings),
+            providers=ProviderRegistry.from_settings(worker_settings),
             tools=tools,
             stores=stores,
             partials=partials,

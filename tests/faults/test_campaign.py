@@ -12,7 +12,7 @@ import pytest
 from tests.faults.campaign import campaign
 from tests.faults.campaign.campaign import Options, run_campaign
 from tests.faults.campaign.checker import violations
-from tests.faults.campaign.report import table
+from tests.faults.campaign.report import figures, table
 from tests.ops.conftest import needs_linux
 from tests.processes.forked import PIPE, STDOUT, fork, forked_commands
 from tests.waiting import until
@@ -47,6 +47,7 @@ async def test_ops_10_a_short_fault_campaign_breaks_no_promise(tmp_path, monkeyp
     assert len(evidence.faults) == SHORT.at_most
     assert sum(attempt.outcome == "ok" for attempt in evidence.attempts) >= 15
     assert evidence.replays.runs >= SHORT.sessions
+    assert figures(evidence)["clients"]["answers_shown"] > 0
 
 
 async def test_ops_10_a_stopped_campaign_leaves_no_process_behind(tmp_path):

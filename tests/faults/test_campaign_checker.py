@@ -21,7 +21,7 @@ from tests.faults.campaign.evidence import (
     SessionEnd,
     UntypedError,
 )
-from tests.faults.campaign.law import LawfulCopy
+from tests.faults.campaign.law import LawfulCopy, PartialAnswers
 from tests.faults.campaign.report import as_json, table
 
 NAMES = ["p1", "p2", "p3"]
@@ -140,7 +140,7 @@ def changed(*path: str | int, to: object) -> list[Copy]:
         (with_end(correct(), copies=[Copy("watcher", [], resets=1)]), [(COPY, "watcher")]),
         (
             with_end(correct(), copies=[Copy("watcher", TURNS, problems=["new twice"])]),
-            [("clients are sent what SES-12 says", "watcher")],
+            [("clients are sent what SES-12 and AGT-5 say", "watcher")],
         ),
         (
             replace(correct(), untyped_errors=[UntypedError("GET /", 500, 1.0, "")]),
@@ -238,3 +238,24 @@ def test_ops_10_the_report_names_session_prompt_and_evidence():
     assert report["kept"] is False
     assert report["violations"] == [vars(broken_promises[0])]
     assert report["faults"]["worker_a killed"] == {"n": 2, "p50": 2.5, "max": 2.5, "late": 1, "remarks": []}
+
+
+@pytest.mark.parametrize(
+    ("second", "is_kept"),
+    [
+        ({"fresh": False, "text": "lo"}, True),
+        ({"fresh": True, "text": "Hello", "attempt": 2}, True),
+        ({"fresh": False, "text": "Hello"}, False),
+        ({"fresh": False, "text": "Hello", "attempt": 2}, False),
+        ({"fresh": True, "text": "Bye"}, False),
+    ],
+)
+def test_agt_5_text_that_is_shown_twice_or_not_replaced_is_a_problem(second: dict[str, Any], is_kept: bool) -> None:
+    answers = PartialAnswers()
+    tag = {"message_id": "p1", "turn": 1, "step": 1, "request": 1, "attempt": 1}
+    for grown in ({"fresh": True, "text": "Hel"}, second):
+        text = {"index": 0, "kind": "respond", "text": grown["text"]}
+        answers.grow({**tag, "attempt": grown.get("attempt", 1), "fresh": grown["fresh"], "parts": [text]})
+    steps = [{"kind": "model", "number": 1, "text": "Hello!"}]
+    answers.judge([turn("p1", reasoning_trajectory={"steps": steps})])
+    assert (answers.judged, answers.problems == []) == (1, is_kept)

@@ -9,10 +9,10 @@ from tests.harness import UNASKED
 from tests.vendors.apis import WIRES
 from tests.vendors.environment import vendor_environment
 from tests.vendors.media import PNG, base64_of
-from tests.vendors.server import Answer, Call, Reply
 from turnkeeper.activities.toolbox.tool_server import ToolServer
 from turnkeeper.activities.toolbox.toolbox import Toolbox
 from turnkeeper.stores.blobs import attachments_owner
+from turnkeeper.testing.vendor_server import Answer, Call, Reply
 
 IMAGE = base64_of(PNG + bytes(20_000))
 BROKEN = Reply.error(400, {"error": {"type": "invalid_request_error", "message": "Could not process image"}})

@@ -15,7 +15,7 @@ SHORT = Options(minutes=0.1, people=4, events=("new key", "gateway killed", "rem
 
 @pytest.mark.campaign
 @needs_linux
-async def test_api_4_in_a_day_of_three_tenants_nobody_exceeds_their_permissions(tmp_path):
+async def test_api_4_a_day_of_three_tenants_exceeds_no_permissions(tmp_path):
     with forked_commands():  # `make team-day` executes them
         evidence = await run_day(SHORT, tmp_path)
     assert evidence.surprises == []

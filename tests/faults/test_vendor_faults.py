@@ -30,10 +30,10 @@ from tests.faults.vendor_faults import (
 )
 from tests.vendors import chat_wire, responses_wire
 from tests.vendors.apis import WIRES
-from tests.vendors.server import Answer, Fault, Reply, VendorWire
 from turnkeeper.activities.failures import MAX_WAIT, describe_failure
 from turnkeeper.models.transcript.model_call import ModelCallOutcome, ModelResponse
 from turnkeeper.models.transcript.trajectory import Usage
+from turnkeeper.testing.vendor_server import Answer, Fault, Reply, VendorServer
 
 NOT_AGAIN = {"x-should-retry": "false"}
 SILENCE_SECONDS = 0.5
@@ -64,7 +64,7 @@ def cut_in_last_event(whole: Reply) -> Reply:
     return Reply.stream([whole.chunks[0][:-10]])
 
 
-def repeated(name: str, make: Callable[[VendorWire, Reply], Reply], *, end: str = "provider_error") -> Trouble:
+def repeated(name: str, make: Callable[[VendorServer, Reply], Reply], *, end: str = "provider_error") -> Trouble:
     """A failure that is the same each time."""
     return Trouble(f"{name}, three times", lambda wire, whole: [make(wire, whole)] * 3, 3, end)
 
@@ -191,14 +191,14 @@ FAULTS = [
 
 
 @pytest.fixture(scope="module")
-async def wires() -> AsyncIterator[Mapping[str, VendorWire]]:
+async def wires() -> AsyncIterator[Mapping[str, VendorServer]]:
     """A server of each API for the whole file."""
     async with WIRES["anthropic"]() as anthropic, WIRES["openai"]() as openai, WIRES["openai-chat"]() as chat:
         yield {"anthropic": anthropic, "openai": openai, "openai-chat": chat}
 
 
 @pytest.fixture(scope="module")
-def shared(wires: Mapping[str, VendorWire]) -> Mapping[tuple[str, bool], ModelAttempts]:
+def shared(wires: Mapping[str, VendorServer]) -> Mapping[tuple[str, bool], ModelAttempts]:
     """The callers of each server, by API and by whether silence is a timeout."""
     return {
         (api, is_quick): ModelAttempts(wire, silence_timeout=SILENCE_SECONDS) if is_quick else ModelAttempts(wire)

@@ -28,9 +28,9 @@ from tests.faults.vendor_faults import (
 from tests.harness import DrivenSession, Environment
 from tests.vendors.apis import WIRES
 from tests.vendors.environment import next_turn, vendor_environment
-from tests.vendors.server import Answer, Fault, Reply, VendorWire
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.testing.vendor_server import Answer, Fault, Reply, VendorServer
 
 ONE_MINUTE = {"turn_timeout": 60}
 
@@ -74,7 +74,7 @@ STORIES = {
 """The faults in a session of each API, one per turn: all that involve the workflow."""
 
 
-async def led(env: Environment, wire: VendorWire, *, limits: dict[str, Any] | None = None) -> DrivenSession:
+async def led(env: Environment, wire: VendorServer, *, limits: dict[str, Any] | None = None) -> DrivenSession:
     session = await env.start(SessionInput.model_validate({"model": wire.model, "limits": limits or {}}))
     await session.prompt(id="p1", text="look it up")
     return session
@@ -85,7 +85,7 @@ def _half_answers(turn: ConversationMessage) -> list[str]:
     return [text for text in texts if text not in ("", CALL.text, ANSWER.text, HALF)]
 
 
-async def struck(env: Environment, wire: VendorWire, session: DrivenSession, trouble: Trouble, position: str) -> None:
+async def struck(env: Environment, wire: VendorServer, session: DrivenSession, trouble: Trouble, position: str) -> None:
     """Lead the session through `trouble` at the `first` or the `last` model call of its next turn, and check it."""
     is_answered = trouble.end == "answer"
     goes_on = position == "first" and is_answered

@@ -31,7 +31,9 @@ from tests.faults.doomed_worker import Course, Pause, Plan, build_toolbox, name_
 from tests.harness import BOUND, DrivenSession, replayer
 from tests.processes.forked import PIPE, ForkedProcess, fork
 from turnkeeper.activities.model_request.model_client import ProviderSource
-from turnkeeper.activities.providers.protocol import CallInfo, Delta, Provider
+from turnkeeper.activities.providers.protocol import CallInfo, Delta
+from turnkeeper.activities.providers.provider import Provider
+from turnkeeper.activities.providers.registry import ProviderRegistry
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.queue.prompts import QueueView
 from turnkeeper.models.settings.settings import Settings
@@ -40,7 +42,7 @@ from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
 from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall
 from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.stores import Stores
-from turnkeeper.worker import build_providers, build_worker
+from turnkeeper.worker import build_worker
 
 ROOT = Path(__file__).parents[2]
 
@@ -176,7 +178,7 @@ class Scenario:
     @asynccontextmanager
     async def immortal(self) -> AsyncIterator[Recorder]:
         settings = Settings(**{**self.settings, "shutdown_grace": 0.5})
-        recorder = Recorder(build_providers(settings))
+        recorder = Recorder(ProviderRegistry.from_settings(settings))
         async with (
             Stores.of(settings) as stores,
             carrier_factory(settings)(self.session.client) as partials,
@@ -490,7 +492,7 @@ async def test_ops_10_agt_7_a_worker_killed_at_any_step_loses_no_answer_and_pays
 
 
 @pytest.mark.parametrize("fault", STOPS_IN_TIME, ids=str)
-async def test_ops_10_a_worker_told_to_stop_finishes_and_another_continues_without_repeats(
+async def test_ops_10_a_stopped_worker_finishes_and_another_continues_without_repeats(
     fault: Fault, outcomes: Outcomes
 ) -> None:
     await check(fault, outcomes)

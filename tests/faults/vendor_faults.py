@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.vendors.server import Answer, Call, Fault, Reply, VendorWire
+from turnkeeper.testing.vendor_server import Answer, Call, Fault, Reply, VendorServer
 
 AT_ONCE = {"retry-after-ms": "1"}
 HALF = "This is"
@@ -23,14 +23,14 @@ class Trouble:
     """
 
     name: str
-    replies: Callable[[VendorWire, Reply], list[Reply]]
+    replies: Callable[[VendorServer, Reply], list[Reply]]
     requests: int
     end: str = "answer"
 
     def __str__(self) -> str:
         return self.name
 
-    def script(self, wire: VendorWire, whole: Reply) -> None:
+    def script(self, wire: VendorServer, whole: Reply) -> None:
         """Queue the replies, and the whole answer if it comes to that."""
         replies = self.replies(wire, whole)
         missing = self.requests - len(replies)
@@ -54,11 +54,11 @@ def lasting(fault: Fault, end: str, *, requests: int = 1) -> Trouble:
     return Trouble(f"{fault} that lasts", refuses(fault, times=requests), requests, end)
 
 
-def broken(name: str, make: Callable[[VendorWire, Reply], Reply]) -> Trouble:
+def broken(name: str, make: Callable[[VendorServer, Reply], Reply]) -> Trouble:
     """An answer that is broken the first time and complete the second time."""
     return Trouble(name, lambda wire, whole: [make(wire, whole)], requests=2)
 
 
-def outage(wire: VendorWire, whole: Reply) -> list[Reply]:
+def outage(wire: VendorServer, whole: Reply) -> list[Reply]:
     """Four failures that pass at once, and one that lasts longer than a turn of a minute."""
     return [*[wire.fault("overloaded", AT_ONCE)] * 4, wire.fault("overloaded", {"retry-after": "90"})]

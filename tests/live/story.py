@@ -6,13 +6,13 @@ from uuid import uuid4
 from temporalio.client import Client
 
 from tests.harness import environment
+from turnkeeper.activities.providers.registry import ProviderRegistry
 from turnkeeper.activities.toolbox.toolbox import build_toolbox
 from turnkeeper.models.ids import split_model
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import ModelStep
-from turnkeeper.worker import build_providers
 
 PATIENCE = 240.0
 """Seconds that a turn may take: a real model thinks for a while."""
@@ -28,7 +28,7 @@ async def read_and_remember(client: Client, model: str, workspace: Path) -> list
     """
     secret = f"The harbour light is {uuid4().hex[:8]}"
     (workspace / "notes.txt").write_text(f"# {secret}\n\nIt is seen from afar.\n")
-    providers = build_providers(Settings(offline_words_per_second=0))
+    providers = ProviderRegistry.from_settings(Settings(offline_words_per_second=0))
     async with (
         build_toolbox(Settings(workspace_root=workspace)) as toolbox,
         environment(client, providers=providers, toolbox=toolbox) as env,

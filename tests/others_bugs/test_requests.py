@@ -24,7 +24,6 @@ from tests.vendors.anthropic_wire import AnthropicWire, error_body
 from tests.vendors.apis import WIRES
 from tests.vendors.environment import next_turn, vendor_environment
 from tests.vendors.media import PNG, base64_of
-from tests.vendors.server import Answer, Call, Received, Reply, VendorWire
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.activities.toolbox.tool_server import ToolServer
 from turnkeeper.activities.toolbox.toolbox import Toolbox
@@ -32,6 +31,7 @@ from turnkeeper.activities.tools import ToolSource
 from turnkeeper.models.context.summary import INSTRUCTION, SUMMARY_MARK
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolSpec
+from turnkeeper.testing.vendor_server import Answer, Call, Received, Reply, VendorServer
 
 SYSTEM = "You look things up in the archive of the city."
 SEARCH = ToolSpec(name="file_read", effect="read", built_in=True)
@@ -45,7 +45,7 @@ STEPS = (1, 2, 3, 4, 5)
 class RepeatingModel:
     """Plays turns of `STEPS`; the ids of its calls begin at `search:0` in every step."""
 
-    wire: VendorWire
+    wire: VendorServer
     left: deque[int] = field(default_factory=deque)
     summaries: int = 0
 
@@ -60,7 +60,7 @@ class RepeatingModel:
 
 @dataclass
 class LongConversation:
-    wire: VendorWire
+    wire: VendorServer
     model: RepeatingModel
     statuses: list[str]
     problems: list[str]
@@ -131,7 +131,7 @@ def test_ctx_5_a_summary_leaves_the_system_prompt_in_every_request(conversation:
 
 @asynccontextmanager
 async def session_on(
-    temporal: Client, wire: VendorWire, *, toolbox: ToolSource | None = None, **fields: Any
+    temporal: Client, wire: VendorServer, *, toolbox: ToolSource | None = None, **fields: Any
 ) -> AsyncIterator[tuple[Environment, DrivenSession]]:
     """A session whose tools run without approval, and which is asked nothing yet."""
     async with vendor_environment(temporal, wire, toolbox=toolbox) as env:

@@ -123,7 +123,7 @@ async def test_ses_15_a_file_with_other_content_is_an_error_and_unchanged(archiv
     assert file.read_bytes() == content
 
 
-async def test_ses_15_a_lock_held_for_seconds_is_an_error_that_blocks_nobody(archive: Archive, file: Path):
+async def test_ses_15_a_lock_held_for_seconds_is_an_error_that_blocks_no_others(archive: Archive, file: Path):
     await archive.put_turns("s1", turns(1, 3))
     loop = asyncio.get_running_loop()
     with closing(sqlite3.connect(file, isolation_level=None)) as other:

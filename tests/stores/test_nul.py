@@ -9,8 +9,8 @@ from tests.api.conftest import served
 from tests.harness import UNASKED
 from tests.vendors.chat_wire import ChatWire
 from tests.vendors.environment import vendor_environment
-from tests.vendors.server import Answer, Call
 from tests.workflows.turn.test_foreign_tools import program, toolbox_of
+from turnkeeper.testing.vendor_server import Answer, Call
 
 NUL_CALLS = [("text", {"kind": "NUL"}), ("echo", {"text": "e\0e"}), ("text", {"kind": "surrogate"})]
 """Calls of the odd server that answer with NUL, or with half a character."""

@@ -6,9 +6,9 @@ from typing import Any
 
 from tests.vendors.anthropic_cache import MAX_BREAKPOINTS
 from tests.vendors.media import check_data, check_url
-from tests.vendors.server import BOUND, Answer, Call, Fault, Reply, VendorWire, sse
-from tests.vendors.typed_dicts import adapter_of, check_request
+from tests.vendors.typed_dicts import TypedServer, adapter_of, check_request
 from turnkeeper.activities.providers.anthropic.provider import AnthropicProvider
+from turnkeeper.testing.vendor_server import BOUND, Answer, Call, Fault, Reply, sse
 
 MODEL = "claude-sonnet-5-5"
 KEY = "sk-ant-test-0123456789"
@@ -42,7 +42,7 @@ FAULTS: dict[Fault, tuple[int, str, str]] = {
 }
 
 
-class AnthropicWire(VendorWire):
+class AnthropicWire(TypedServer):
     """`anthropic:`."""
 
     model = f"anthropic:{MODEL}"

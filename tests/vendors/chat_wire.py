@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 from tests.vendors.media import check_url
-from tests.vendors.server import BOUND, Answer, Call, Fault, Reply, VendorWire
-from tests.vendors.typed_dicts import adapter_of, check_request
+from tests.vendors.typed_dicts import TypedServer, adapter_of, check_request
 from turnkeeper.activities.providers.openai.chat import OpenAIChatProvider
+from turnkeeper.testing.vendor_server import BOUND, Answer, Call, Fault, Reply
 
 MODEL = "qwen3:8b"
 KEY = "local-test-0123456789"
@@ -36,7 +36,7 @@ FAULTS: dict[Fault, tuple[int, Any]] = {
 }
 
 
-class ChatWire(VendorWire):
+class ChatWire(TypedServer):
     """`openai-chat:`."""
 
     model = f"openai-chat:{MODEL}"

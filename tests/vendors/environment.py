@@ -7,14 +7,14 @@ from typing import Any
 from temporalio.client import Client
 
 from tests.harness import DrivenSession, Environment, environment
-from tests.vendors.server import VendorWire
 from turnkeeper.activities.providers.registry import ProviderRegistry
 from turnkeeper.models.ids import split_model
 from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.testing.vendor_server import VendorServer
 
 
 @asynccontextmanager
-async def vendor_environment(client: Client, wire: VendorWire, **options: Any) -> AsyncIterator[Environment]:
+async def vendor_environment(client: Client, wire: VendorServer, **options: Any) -> AsyncIterator[Environment]:
     """Run a worker that calls the vendor behind `wire`; `options` are passed to `environment`."""
     provider = wire.provider()
     providers = ProviderRegistry({split_model(wire.model)[0]: lambda: provider})

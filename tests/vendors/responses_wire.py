@@ -6,9 +6,9 @@ from itertools import count
 from typing import Any
 
 from tests.vendors.media import check_url
-from tests.vendors.server import BOUND, Answer, Call, Fault, Reply, VendorWire, sse
-from tests.vendors.typed_dicts import adapter_of, check_request
+from tests.vendors.typed_dicts import TypedServer, adapter_of, check_request
 from turnkeeper.activities.providers.openai.responses import OpenAIProvider
+from turnkeeper.testing.vendor_server import BOUND, Answer, Call, Fault, Reply, sse
 
 MODEL = "gpt-5.5"
 KEY = "sk-test-0123456789"
@@ -43,7 +43,7 @@ Item = dict[str, Any]
 """An item of the output, whole, as `response.output_item.done` has it."""
 
 
-class ResponsesWire(VendorWire):
+class ResponsesWire(TypedServer):
     """`openai:`."""
 
     model = f"openai:{MODEL}"

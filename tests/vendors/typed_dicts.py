@@ -2,9 +2,11 @@
 
 from functools import cache
 from pkgutil import resolve_name
-from typing import Any
+from typing import Any, Self
 
 from pydantic import TypeAdapter
+
+from turnkeeper.testing.vendor_server import VendorServer
 
 
 @cache
@@ -34,3 +36,15 @@ def fields_of(typed_dict: Any) -> set[str]:
     for base in getattr(typed_dict, "__orig_bases__", ()):
         names |= fields_of(base) if hasattr(base, "__annotations__") else set()
     return names
+
+
+class TypedServer(VendorServer):
+    """A server that checks requests and events by the SDK's types."""
+
+    sdk_types: tuple[str, ...]
+    """Those of a request and of an event, as `package.module:Name`."""
+
+    async def __aenter__(self) -> Self:
+        for sdk_type in self.sdk_types:
+            adapter_of(sdk_type)  # no request waits for it
+        return await super().__aenter__()

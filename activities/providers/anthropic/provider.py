@@ -1,4 +1,4 @@
-"""`anthropic:` models, through Anthropic's Messages API (AGT-4). The SDK is imported on first use.
+"""`anthropic:` models, through Anthropic's Messages API (AGT-4).
 
 Reading an answer of Anthropic's Messages API from its stream (AGT-3, AGT-10).
 
@@ -12,14 +12,14 @@ length limit may look complete. Some servers say `end_turn` for a message with c
 """
 
 import re
-from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import aclosing
+from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, Literal, cast
 
 from pydantic import JsonValue
 
 from turnkeeper.activities.providers.answer_fields import (
+    FieldAccumulator,
     count_of,
     count_or_zero,
     counts_of,
@@ -28,16 +28,15 @@ from turnkeeper.activities.providers.answer_fields import (
     objects_in,
 )
 from turnkeeper.activities.providers.anthropic.request import API, encode, sendable_input
-from turnkeeper.activities.providers.errors.vendor_errors import Vendor
-from turnkeeper.activities.providers.finish_reasons import is_cut, unclear_answer_error
+from turnkeeper.activities.providers.finish_reasons import is_length_limit, unclear_answer_error
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
+from turnkeeper.activities.providers.provider import Vendor
 from turnkeeper.activities.providers.redaction import redact
-from turnkeeper.activities.providers.refused_parts.api import Body, Parts, RefusableApi
-from turnkeeper.activities.providers.refused_parts.sending import RefusedParts
+from turnkeeper.activities.providers.refused_parts.parts import Body, Parts, RefusableApi
 from turnkeeper.activities.providers.request_encoding import Block
-from turnkeeper.activities.providers.visible_request import claude_sight
-from turnkeeper.activities.providers.wire.answer_stream import FieldAccumulator, stream_answer
-from turnkeeper.activities.providers.wire.transport import Event, Transport
+from turnkeeper.activities.providers.vendor_provider import AnswerAccumulator, VendorProvider
+from turnkeeper.activities.providers.visible_request import FULL, TEXT_ONLY, Sight
+from turnkeeper.activities.providers.wire.transport import Event
 from turnkeeper.models.bounds import encodable
 from turnkeeper.models.transcript.model_call import (
     CallPart,
@@ -53,14 +52,22 @@ from turnkeeper.models.transcript.trajectory import StopReason, Usage
 _SHOWN_AS: dict[str, Literal["think", "respond"]] = {"thinking": "think", "text": "respond"}
 
 
-class AnthropicAccumulator:
-    """An answer while it arrives. The caller converts what an event of an unexpected shape raises."""
+_BLIND = re.compile(r".*claude-(?:v?[12]\b|instant)")
+
+
+def sight_of(name: str) -> Sight:
+    """Return which attachments a model reads: all Claude models since 3 read images and PDFs.
+
+    >>> sight_of("claude-opus-4-5").images, sight_of("anthropic.claude-v2:1").images
+    (True, False)
+    """
+    return TEXT_ONLY if _BLIND.match(name) else FULL
+
+
+class AnthropicAccumulator(AnswerAccumulator):
+    """An answer while it arrives."""
 
     def __init__(self, name: str) -> None:
-        self.is_complete = False
-        """The last event has arrived."""
-        self.failure: Event | None = None
-        """Always `None`: the SDK raises failures."""
         self._model = name
         self._message_id = ""
         self._blocks: dict[int, _Block] = {}
@@ -105,8 +112,12 @@ class AnthropicAccumulator:
 
     @property
     def usage_so_far(self) -> Usage | None:
-        """The vendor's counts so far. Output tokens come last."""
         return _usage({"output_tokens": 0, **self._counts})
+
+    def arguments_in(self, event: Event) -> Iterable[str]:
+        match event:
+            case {"delta": {"partial_json": str(text)}}:
+                yield text
 
     def _count(self, usage: Mapping[str, object]) -> None:
         # Counts are totals, so a later one replaces an earlier one.
@@ -123,7 +134,7 @@ class AnthropicAccumulator:
                 # For tools that run at the vendor. We offer none, and a retry would pause again.
                 raise ModelError("bad_request", "the model paused for tools of its provider, which are not used here")
             case str(reason) if reason:
-                if is_cut(reason, vendor="Anthropic"):
+                if is_length_limit(reason, vendor="Anthropic"):
                     return "max_tokens"
                 return "tool_calls" if self._has_calls() else "end_turn"
             case _:
@@ -239,52 +250,41 @@ def _refusal(details: object) -> str:
     return f"Anthropic says “{redact(reason)}”" if isinstance(reason, str) else "Anthropic gives no reason"
 
 
-ANTHROPIC = Vendor(name="Anthropic", key="ANTHROPIC_API_KEY", package="anthropic")
-PATH = "/v1/messages"
-
-_API = RefusableApi(
-    sight_of=claude_sight,
-    bounds=("max_tokens",),
-    needed=frozenset({"max_tokens"}),
-    in_blocks=frozenset({"cache_control", "title"}),
-    wordings={
-        "thinking": re.compile(r"(?:adaptive|extended|enabled) thinking|thinking\.type|budget_tokens", re.IGNORECASE),
-        "thinking.display": re.compile(r"thinking\.(?:\w+\.)?display"),
-    },
-)
-
-
-class AnthropicProvider:
+class AnthropicProvider(VendorProvider):
     """Claude, and other models behind an endpoint with Anthropic's API."""
 
-    def __init__(self, *, silence_timeout: float, base_url: str | None = None, api_key: str | None = None) -> None:
-        """Send requests to `base_url` with `api_key`; `None`: from the environment (`ANTHROPIC_BASE_URL`, …).
+    vendor = Vendor(
+        name="anthropic",
+        title="Anthropic",
+        example="claude-sonnet-5-5",
+        key="ANTHROPIC_API_KEY",
+        credentials=("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_PROFILE"),
+        package="anthropic",
+        prices="anthropic",
+    )
+    path = "/v1/messages"
+    refusable = RefusableApi(
+        sight_of=sight_of,
+        bounds=("max_tokens",),
+        needed=frozenset({"max_tokens"}),
+        in_blocks=frozenset({"cache_control", "title"}),
+        wordings={
+            "thinking": re.compile(
+                r"(?:adaptive|extended|enabled) thinking|thinking\.type|budget_tokens", re.IGNORECASE
+            ),
+            "thinking.display": re.compile(r"thinking\.(?:\w+\.)?display"),
+        },
+    )
 
-        `silence_timeout`: for how many seconds the vendor may send nothing.
-        """
-        self._address: dict[str, Any] = {"base_url": base_url, "api_key": api_key}
-        self._transport = Transport(ANTHROPIC, self._client, silence_timeout=silence_timeout)
-        self.refused = RefusedParts(_API)
-
-    async def stream(
-        self, name: str, request: ModelRequest, info: CallInfo
-    ) -> AsyncGenerator[Delta | ModelResponse, None]:
-        if not name:
-            raise ModelError("not_found", "write its name after the colon, as in 'anthropic:claude-sonnet-5-5'")
-
-        def send(body: Body) -> AsyncGenerator[Delta | ModelResponse, None]:
-            return stream_answer(self._transport.request(PATH, body), AnthropicAccumulator(name), meter=info.meter)
-
-        def encode_trimmed(trimmed: ModelRequest, parts: Parts) -> Body:
-            return encode(trimmed, name=name)
-
-        async with aclosing(self.refused.answer(name, request, info, encode_trimmed, send)) as answer:
-            async for piece in answer:
-                yield piece
-
-    def _client(self, sdk: ModuleType, http: Any) -> Any:
+    def client(self, sdk: ModuleType, http: Any) -> Any:
         # The SDK's own tracing is off: tracing is configured in one place.
-        client = sdk.AsyncAnthropic(**self._address, http_client=http, max_retries=0, open_telemetry=False)
+        client = sdk.AsyncAnthropic(**self.address, http_client=http, max_retries=0, open_telemetry=False)
         if not (client.api_key or client.auth_token or client.credentials):
-            raise self._transport.no_key()
+            raise self.vendor.no_key_error()
         return client
+
+    def encode(self, request: ModelRequest, name: str, info: CallInfo, parts: Parts) -> Body:
+        return encode(request, name=name)
+
+    def accumulator(self, name: str, request: ModelRequest, info: CallInfo) -> AnswerAccumulator:
+        return AnthropicAccumulator(name)

@@ -21,6 +21,7 @@ since the API wants a user to speak first and last.
 
 import re
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 from pydantic import JsonValue
@@ -28,11 +29,12 @@ from pydantic import JsonValue
 from turnkeeper.activities.providers.request_encoding import (
     Block,
     CallIds,
+    description_of,
     opened,
     own_items,
+    plain_schema,
     sendable_name,
 )
-from turnkeeper.activities.providers.tool_schemas import description_of, plain_schema
 from turnkeeper.activities.providers.visible_request import Medium, media_of
 from turnkeeper.models.transcript.attachments import ImageAttachment
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, ToolSpec
@@ -109,14 +111,9 @@ def _may_think(messages: list[dict[str, Any]]) -> bool:
     if not any(block["type"] == "tool_result" for block in messages[-1]["content"]):
         return True
     first = len(messages) - 2
-    while first > 1 and _is_of_results(messages[first - 1]):
+    while first > 1 and all(block["type"] == "tool_result" for block in messages[first - 1]["content"]):
         first -= 2
     return messages[first]["content"][0]["type"] in ("thinking", "redacted_thinking")
-
-
-def _is_of_results(message: dict[str, Any]) -> bool:
-    """Return whether a user's message has only tool results."""
-    return all(block["type"] == "tool_result" for block in message["content"])
 
 
 def _thinking(name: str) -> dict[str, Any] | None:
@@ -154,7 +151,11 @@ def _with_breakpoints(body: dict[str, Any]) -> dict[str, Any]:
 
     They are set on blocks that are encoded here, never on the model's own, which go back as they came.
     """
-    ends = {id(message["content"]): message["content"] for message in _cached_messages(body["messages"])}
+    messages = body["messages"]
+    answers = (index for index in range(len(messages) - 1, 0, -1) if messages[index]["role"] == "assistant")
+    # The previous request ended before the last answer.
+    cached = [messages[0], *(messages[index - 1] for index in islice(answers, 1)), messages[-1]]
+    ends = {id(message["content"]): message["content"] for message in cached}
     for content in ends.values():
         content[-1] = _cached(content[-1])
     if "system" in body:
@@ -162,13 +163,6 @@ def _with_breakpoints(body: dict[str, Any]) -> dict[str, Any]:
     if "tools" in body:
         return {**body, "tools": [*body["tools"][:-1], _cached(body["tools"][-1])]}
     return body
-
-
-def _cached_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the user's messages whose ends are breakpoints. The previous request ended before the last answer."""
-    assistant_indexes = (index for index in range(len(messages) - 1, 0, -1) if messages[index]["role"] == "assistant")
-    last_answer = next(assistant_indexes, None)
-    return [messages[0], *([messages[last_answer - 1]] if last_answer else []), messages[-1]]
 
 
 def _cached(block: Block) -> Block:

@@ -18,7 +18,7 @@ where nobody could act without them, redacted by `redaction.py`. `activities/fai
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -33,12 +33,12 @@ from turnkeeper.activities.providers.errors.vendor_words import (
     OF_THE_ACCOUNT,
     PASSING,
     TOO_LONG_IN_ANY_WORDS,
-    Kind,
     attachment_refusal,
 )
 from turnkeeper.activities.providers.errors.waiting_times import delays_in, reset_of, retry_after_of
 from turnkeeper.activities.providers.finish_reasons import UNCLEAR_ANSWER
-from turnkeeper.activities.providers.protocol import ModelError, VendorRefusal
+from turnkeeper.activities.providers.protocol import ErrorKind, ModelError, VendorRefusal
+from turnkeeper.activities.providers.provider import Vendor
 from turnkeeper.activities.providers.redaction import is_repeated, redact, vendor_words
 
 MAX_PARAMETER_CHARS = 200
@@ -49,20 +49,6 @@ MAX_PASSAGES = 3
 
 MAX_FIELD_ERRORS = 20
 """Maximum number of a server's validation errors that are read."""
-
-
-@dataclass(frozen=True)
-class Vendor:
-    """A vendor, as error messages name it."""
-
-    name: str
-    """`Anthropic`."""
-    key: str
-    """The name of its key's variable or setting: `ANTHROPIC_API_KEY`."""
-    package: str
-    """Its SDK, which is also the name of our extra that installs it."""
-    no_path_advice: str = ""
-    """The advice if the address has no such path."""
 
 
 def should_retry_of(headers: Mapping[str, str]) -> bool | None:
@@ -85,41 +71,58 @@ def error_from(
 ) -> ModelError:
     """Return the failure with our own type. `body` is the response's JSON or text, or a stream's error event.
 
-    `request_body` is the body of the request: what the vendor repeats of it is redacted.
+    `request_body` is the body of the request: what the vendor repeats of its texts is redacted.
 
-    >>> nobody = Vendor(name="Acme", key="ACME_KEY", package="acme")
+    >>> nobody = Vendor(name="acme", title="Acme")
     >>> parsed = {"error": {"type": "overloaded_error", "message": "Overloaded"}}
     >>> error = error_from(529, {"request-id": "req_1"}, parsed, vendor=nobody, now=datetime.now().astimezone())
     >>> error.error_type, error.message
     ('overloaded', 'HTTP 529, request req_1')
     """
+    request = _Request(vendor, request_body or {})
     parsed = _ErrorBody.of(body)
     where = ", ".join(filter(None, [_status_text(status, parsed), _request_id_text(headers, body)]))
     if 300 <= status < 400:
-        message = f"it redirects, which is not followed; check the address of {vendor.name} ({where})"
-        return ModelError("bad_request", message, vendor=vendor.name)
-    kind = _kind_of(status, parsed, request_body)
+        message = f"it redirects, which is not followed; check the address of {vendor.title} ({where})"
+        return ModelError("bad_request", message, vendor=vendor.title)
+    kind = _kind_of(status, parsed, request)
     effective_status = parsed.status if status < 400 else status
-    refused_media = attachment_refusal(effective_status, parsed.codes, parsed.message, parameter=parsed.parameter)
+    refused_media = attachment_refusal(
+        effective_status, parsed.codes, parsed.message, parameter=parsed.parameter, more_words=vendor.attachment_words
+    )
     if refused_media and status == 500 and kind == "provider_error":
         kind = "bad_request"  # llama.cpp, for an image
     retry_after, should_retry = _retry_after(status, headers, parsed, kind, now=now), should_retry_of(headers)
     lasting = "" if retry_after is not None or should_retry else _lasting(status, parsed, kind)
+    refusal = VendorRefusal(effective_status, parsed.message, parsed.parameter, refused_media)
     is_of_account = parsed.codes & OF_THE_ACCOUNT or NOT_IN_THIS_COUNTRY.search(parsed.message)
     return ModelError(
         "auth" if kind == "permission" else kind,
-        _sentence(kind, parsed.message, where, vendor, request_body, is_quoted=bool(lasting)),
+        _sentence(kind, parsed.message, where, request, is_quoted=bool(lasting)),
         retry_after=retry_after,
         should_retry=should_retry,
-        parameter=parsed.parameter or None,
-        vendor=vendor.name,
+        vendor=vendor.title,
         lasting=lasting,
-        attachment_refusal=refused_media,
-        refusal=None if is_of_account else VendorRefusal(effective_status, parsed.message),
+        refusal=None if is_of_account else refusal,
     )
 
 
-def _lasting(status: int, parsed: "_ErrorBody", kind: Kind) -> str:
+class _Request:
+    """What of a request matters to its error."""
+
+    def __init__(self, vendor: Vendor, body: Mapping[str, object]) -> None:
+        self.vendor = vendor
+        self.texts = {key: body[key] for key in (*vendor.prompt_fields, *vendor.conversation_fields) if key in body}
+        """The fields with texts of the session."""
+
+    @property
+    def is_large(self) -> bool:
+        """Whether its conversation may be too long."""
+        conversation = (self.texts.get(key) for key in self.vendor.conversation_fields)
+        return sum(len(str(texts)) for texts in conversation if texts) >= MIN_LARGE_REQUEST
+
+
+def _lasting(status: int, parsed: "_ErrorBody", kind: ErrorKind) -> str:
     """Return what is equal for equal failures that may last; empty if this one passes by its nature.
 
     overload, rate limit, connection, silence          passes
@@ -145,7 +148,7 @@ _VARYING = re.compile(r"[\w.:-]*\d[\w.:-]*")
 
 
 def _retry_after(
-    status: int, headers: Mapping[str, str], parsed: "_ErrorBody", kind: Kind, *, now: datetime
+    status: int, headers: Mapping[str, str], parsed: "_ErrorBody", kind: ErrorKind, *, now: datetime
 ) -> float | None:
     seconds = retry_after_of(headers, now=now)
     seconds = parsed.retry_after if seconds is None else seconds
@@ -191,14 +194,19 @@ class _ErrorBody:
         detail = message.get("detail") if isinstance(message, dict) else error.get("detail")
         detail = detail.get("message") if isinstance(detail, dict) else detail
         codes = (error.get("code"), error.get("type"), isinstance(details, dict) and details.get("error_code"))
-        message = vendor_words(_first_text(message, detail, *_field_errors(detail), *map(error.get, _MESSAGE_FIELDS)))
+        field_errors = _field_errors(detail)
+        complaints = (": ".join(filter(None, [".".join(path), text])) for path, text in field_errors)
+        listed = "; ".join(filter(None, complaints))
+        message = vendor_words(_first_text(message, detail, listed, *map(error.get, _MESSAGE_FIELDS)))
         return cls(
             codes=frozenset(filter(None, map(_code, codes))),
             kind=next((kind for kind in map(_code, codes[:2]) if kind in GENERAL_KINDS), ""),
             message=message,
-            parameter=_first_text(error.get("param"), *_blamed_fields(detail))[:MAX_PARAMETER_CHARS],
+            parameter=_first_text(error.get("param"), *(path[-1] for path, _ in field_errors if path))[
+                :MAX_PARAMETER_CHARS
+            ],
             retry_after=next(delays_in(details, message), None),
-            status=_status_in(error.get("code")),
+            status=int(code) if _ERROR_STATUS.fullmatch(code := _code(error.get("code"))) else 0,
         )
 
     def _with_metadata(self, metadata: Mapping[str, object]) -> "_ErrorBody":
@@ -207,7 +215,10 @@ class _ErrorBody:
         pairs = headers.items() if isinstance(headers, dict) else ()
         parsed = replace(self, headers={str(name).lower(): str(value) for name, value in pairs})
         raw = metadata.get("raw")
-        inner = _ErrorBody._unwrapped(_error_in(_parsed(raw))) if raw else None
+        if isinstance(raw, str) and raw.lstrip()[:1] in ("{", "["):
+            with suppress(ValueError, RecursionError):
+                raw = json.loads(raw)
+        inner = _ErrorBody._unwrapped(_error_in(raw)) if raw else None
         if inner is None:
             return parsed
         # "Provider returned error" adds nothing to what the provider returned.
@@ -226,14 +237,6 @@ _OF_A_ROUTER = re.compile(r"provider returned error", re.IGNORECASE)
 
 _MESSAGE_FIELDS = ("Message", "msg", "error_message", "error_description", "title")
 """Other fields with the message, after `message` and `detail`: AWS has the first."""
-
-
-def _parsed(raw: object) -> object:
-    """Return what a router wraps, parsed if it is JSON."""
-    if isinstance(raw, str) and raw.lstrip()[:1] in ("{", "["):
-        with suppress(ValueError, RecursionError):
-            return json.loads(raw)
-    return raw
 
 
 def _error_in(body: object) -> object:
@@ -258,12 +261,6 @@ def _code(value: object) -> str:
     return value.lower() if isinstance(value, str) else ""
 
 
-def _status_in(code: object) -> int:
-    """Return a code as an HTTP status; 0 if it is not one."""
-    text = _code(code)
-    return int(text) if _ERROR_STATUS.fullmatch(text) else 0
-
-
 MAX_CODE = 10**6
 """Larger numbers are not codes."""
 _ERROR_STATUS = re.compile(r"[45]\d\d", re.ASCII)
@@ -273,27 +270,19 @@ def _first_text(*values: object) -> str:
     return next((value for value in values if isinstance(value, str) and value.strip()), "")
 
 
-def _field_errors(detail: object) -> Iterator[str]:
-    """Yield FastAPI's validation errors: `[{"loc": ["body", "stop"], "msg": "Extra inputs are not permitted"}]`."""
-    parts = [part for part in detail[:MAX_FIELD_ERRORS] if isinstance(part, dict)] if isinstance(detail, list) else []
-    if parts:
-        yield "; ".join(filter(None, map(_field_error, parts)))
+def _field_errors(detail: object) -> list[tuple[list[str], str]]:
+    """Return FastAPI's validation errors, each with the path of its field in the request, and its message.
 
-
-def _blamed_fields(detail: object) -> Iterator[str]:
-    """Yield the names of the fields that these validation errors are about."""
-    for part in detail if isinstance(detail, list) else []:
-        yield from _place_in(part)[-1:] if isinstance(part, dict) else ()
-
-
-def _field_error(parsed: Mapping[str, object]) -> str:
-    return ": ".join(filter(None, [".".join(_place_in(parsed)), _first_text(parsed.get("msg"))]))
-
-
-def _place_in(field_error: Mapping[str, object]) -> list[str]:
-    """Return the path of the field in the request."""
-    path = field_error.get("loc")
-    return [str(part) for part in path if isinstance(part, str | int)] if isinstance(path, list | tuple) else []
+    >>> _field_errors([{"loc": ["body", "stop"], "msg": "Extra inputs are not permitted"}])
+    [(['body', 'stop'], 'Extra inputs are not permitted')]
+    """
+    errors: list[tuple[list[str], str]] = []
+    for part in detail[:MAX_FIELD_ERRORS] if isinstance(detail, list) else []:
+        if isinstance(part, dict):
+            loc = part.get("loc")
+            path = [str(one) for one in loc if isinstance(one, str | int)] if isinstance(loc, list | tuple) else []
+            errors.append((path, _first_text(part.get("msg"))))
+    return errors
 
 
 def _is_page(body: object) -> bool:
@@ -315,7 +304,7 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,80}")
 # ---- the type
 
 
-_STATUSES: dict[int, Kind] = {
+_STATUSES: dict[int, ErrorKind] = {
     401: "auth",
     402: "quota",
     403: "permission",
@@ -334,41 +323,38 @@ _STATUSES: dict[int, Kind] = {
 }
 
 
-def _kind_of(status: int, parsed: _ErrorBody, request_body: Mapping[str, object] | None) -> Kind:
+def _kind_of(status: int, parsed: _ErrorBody, request: _Request) -> ErrorKind:
     effective_status = parsed.status if status < 400 else status
     if parsed.codes & BOTCHED_CALLS:
         return "provider_error"
     general = GENERAL_KINDS.get(parsed.kind) if effective_status < 400 else None
+    # Cerebras refuses a request that is too long without a word.
+    is_silent = effective_status == 400 and not parsed.message and not parsed.codes
     return (
-        _explicit_kind(effective_status, parsed, request_body)
+        _explicit_kind(effective_status, parsed, request)
         or general
-        or _kind_of_silent_error(effective_status, parsed, request_body)
-        or _kind_of_status(effective_status)
+        or ("context_too_long" if is_silent and request.is_large else None)
+        # The status alone; one below 400 is that of a stream that failed for an unknown reason.
+        or _STATUSES.get(effective_status)
+        or ("bad_request" if 400 <= effective_status < 500 else "provider_error")
     )
 
 
-def _explicit_kind(status: int, parsed: _ErrorBody, request_body: Mapping[str, object] | None) -> Kind | None:
+def _explicit_kind(status: int, parsed: _ErrorBody, request: _Request) -> ErrorKind | None:
     kinds = MEANINGS_OF_NO_ACCESS if status in (401, 403) else tuple(MEANINGS)
-    for kind in kinds:
-        codes, wording = MEANINGS[kind]
+    meanings = (*request.vendor.error_words.items(), *((kind, MEANINGS[kind]) for kind in kinds))
+    for kind, (codes, wording) in meanings:
         # The request is compared only where it matters: it may be large.
         passages = islice(wording.finditer(parsed.message), MAX_PASSAGES)
-        if parsed.codes & codes or not all(is_repeated(parsed.message, one, request_body) for one in passages):
+        if parsed.codes & codes or not all(is_repeated(parsed.message, one, request.texts) for one in passages):
             # Gemini says "quota" for rate limits per minute too, but then also when to retry.
             return "rate_limited" if kind == "quota" and parsed.retry_after is not None else kind
     if status in _TOO_LONG_STATUSES and TOO_LONG_IN_ANY_WORDS.search(parsed.message):
         return "context_too_long"
-    if _TOO_LONG_SOMEWHERE in parsed.codes and _OF_THE_CONVERSATION.match(parsed.parameter):
-        return "context_too_long"
-    return None
-
-
-def _kind_of_silent_error(status: int, parsed: _ErrorBody, request_body: Mapping[str, object] | None) -> Kind | None:
-    """Return `context_too_long` for a large request that was rejected without a message, as Cerebras does."""
-    if status != 400 or parsed.message or parsed.codes or request_body is None:
-        return None
-    texts = [request_body.get("messages"), request_body.get("input")]
-    return "context_too_long" if sum(len(str(text)) for text in texts) >= MIN_LARGE_REQUEST else None
+    # A smaller window shortens only the conversation. A tool's description would stay too long.
+    field_name = re.match(r"\w*", parsed.parameter)
+    is_of_conversation = field_name is not None and field_name[0] in request.vendor.conversation_fields
+    return "context_too_long" if _TOO_LONG_SOMEWHERE in parsed.codes and is_of_conversation else None
 
 
 MIN_LARGE_REQUEST = 24_000
@@ -378,15 +364,6 @@ _TOO_LONG_STATUSES = frozenset({400, 413, 422, 500})
 """Statuses of a request that is too long; local servers use 500."""
 
 _TOO_LONG_SOMEWHERE = "string_above_max_length"
-_OF_THE_CONVERSATION = re.compile(r"(?:messages|input)\b")
-"""Fields that a smaller window shortens. A tool's description would stay too long."""
-
-
-def _kind_of_status(status: int) -> Kind:
-    """Return the kind by status alone. A status below 400 is that of a stream that failed for an unknown reason."""
-    if status in _STATUSES:
-        return _STATUSES[status]
-    return "bad_request" if 400 <= status < 500 else "provider_error"
 
 
 # ---- the message
@@ -399,39 +376,28 @@ def _status_text(status: int, parsed: _ErrorBody) -> str:
     return f"in the middle of its answer{status_text and ', ' + status_text}"
 
 
-def _sentence(
-    kind: Kind,
-    words: str,
-    where: str,
-    vendor: Vendor,
-    request_body: Mapping[str, object] | None,
-    *,
-    is_quoted: bool,
-) -> str:
+def _sentence(kind: ErrorKind, words: str, where: str, request: _Request, *, is_quoted: bool) -> str:
     """Return the message, which follows the sentence of `activities/failures.py` for the kind."""
+    vendor = request.vendor
+
+    def quote() -> str:  # only where it is needed: the request may be large
+        quoted = words and redact(words, request_body=request.texts)
+        return f"{vendor.title} says “{quoted}”" if quoted else f"{vendor.title} gives no reason"
+
     match kind:
         case "auth":
             fix = f"check {vendor.key}"
         case "permission":
-            fix = f"the key in {vendor.key} lacks the permission; change it at {vendor.name}, or use another"
+            fix = f"the key in {vendor.key} lacks the permission; change it at {vendor.title}, or use another"
         case "quota":
-            fix = f"add credit at {vendor.name}, or raise the spending limit there"
+            fix = f"add credit at {vendor.title}, or raise the spending limit there"
         case "not_found":
-            address = "" if "model" in words.lower() else f", and the address of {vendor.name}"
-            advice = vendor.no_path_advice if address else ""
-            fix = f"check its name{address}{advice}; {_vendor_says(words, vendor, request_body)}"
+            advice = "" if "model" in words.lower() else f", and the address of {vendor.title}{vendor.no_path_advice}"
+            fix = f"check its name{advice}; {quote()}"
         case "bad_request" | "refusal" | "stale_reasoning":
-            fix = _vendor_says(words, vendor, request_body)
-        case "provider_error" if is_quoted:
-            fix = _vendor_says(words, vendor, request_body)
+            fix = quote()
         case _:
-            return where
+            if not is_quoted:
+                return where
+            fix = quote()
     return f"{fix} ({where})"
-
-
-def _vendor_says(words: str, vendor: Vendor, request_body: Mapping[str, object] | None) -> str:
-    return (
-        f"{vendor.name} says “{redact(words, request_body=request_body)}”"
-        if words
-        else f"{vendor.name} gives no reason"
-    )

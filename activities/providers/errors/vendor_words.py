@@ -10,13 +10,10 @@ servers' code, and in reports of their users.
 """
 
 import re
-from typing import Literal
+from collections.abc import Mapping
 
-from turnkeeper.activities.providers.protocol import AttachmentProblem, AttachmentRefusal
-from turnkeeper.models.errors import ErrorType
-
-Kind = ErrorType | Literal["stale_reasoning", "permission"]
-"""An error's type, before `permission` is counted among `auth`: the two are fixed differently."""
+from turnkeeper.activities.providers.protocol import AttachmentProblem, AttachmentRefusal, ErrorKind
+from turnkeeper.activities.providers.provider import ErrorWords
 
 IMAGE_CODES = frozenset(
     {
@@ -50,7 +47,7 @@ NOT_IN_THIS_COUNTRY = words(
 )
 """Words of the same."""
 
-MEANINGS: dict[Kind, tuple[frozenset[str], re.Pattern[str]]] = {
+MEANINGS: dict[ErrorKind, ErrorWords] = {
     "quota": (
         frozenset(
             {
@@ -195,10 +192,10 @@ TOO_LONG_IN_ANY_WORDS = re.compile(
 )
 """A number, and a text or its tokens that are more: how servers whose words nobody has seen say that it is too long."""
 
-MEANINGS_OF_NO_ACCESS: tuple[Kind, ...] = ("quota", "refusal", "auth", "not_found", "bad_request")
+MEANINGS_OF_NO_ACCESS: tuple[ErrorKind, ...] = ("quota", "refusal", "auth", "not_found", "bad_request")
 """Possible meanings of the statuses 401 and 403: a request that was denied access was not checked for anything else."""
 
-GENERAL_KINDS: dict[str, Kind] = {
+GENERAL_KINDS: dict[str, ErrorKind] = {
     "overloaded_error": "overloaded",
     "engine_overloaded_error": "overloaded",
     "server_is_overloaded": "overloaded",
@@ -231,15 +228,11 @@ PASSING = words(
 )
 """Words of an error that passes: of the server, not of the request."""
 
-
-_NOTHING: frozenset[str] = frozenset()
-
-
 _NO = r"(?:not|n't|no longer) (?:\w+ )?(?:support(?:ed|s)?|accept(?:ed|s)?|allow(?:ed|s)?|enabled|available|handle)"
 
 _OF_FILES = r"(?: (?:inputs?|content|data|uploads?|parts?|blocks?|types?|attachments?))"
 
-PROBLEMS: dict[AttachmentProblem, tuple[frozenset[str], re.Pattern[str]]] = {
+PROBLEMS: dict[AttachmentProblem, ErrorWords] = {
     "too_large": (
         frozenset({"request_too_large", "request_body_too_large_after_decoding"}),
         words(
@@ -286,7 +279,7 @@ PROBLEMS: dict[AttachmentProblem, tuple[frozenset[str], re.Pattern[str]]] = {
         ),
     ),
     "no_images": (
-        _NOTHING,
+        frozenset(),
         words(
             r"image_url is only supported|unknown variant `?(?:image_url|image|input_image)|unknown part type: image",
             r"at most 0 image",
@@ -298,7 +291,7 @@ PROBLEMS: dict[AttachmentProblem, tuple[frozenset[str], re.Pattern[str]]] = {
         ),
     ),
     "no_pdfs": (
-        _NOTHING,
+        frozenset(),
         words(
             r"unknown variant `?(?:file|input_file|document)|unknown part type: file|file is only supported",
             rf"(?:pdf|file|document)(?:s|_data)?['\"`]?{_OF_FILES}{{0,2}} (?:is |are )?{_NO}",
@@ -307,7 +300,7 @@ PROBLEMS: dict[AttachmentProblem, tuple[frozenset[str], re.Pattern[str]]] = {
         ),
     ),
     "no_media": (
-        _NOTHING,
+        frozenset(),
         words(
             # Servers whose content is nothing but text: Groq, DeepSeek, Ollama, TGI
             r"content(?:'|\")? (?:must|should) be (?:a )?(?:valid )?string|invalid type: sequence, expected a string",
@@ -319,7 +312,9 @@ PROBLEMS: dict[AttachmentProblem, tuple[frozenset[str], re.Pattern[str]]] = {
 }
 """The first match counts."""
 
-_STATUSES = frozenset({400, 413, 415, 422})
+TOO_LARGE_STATUS = 413
+
+_STATUSES = frozenset({400, TOO_LARGE_STATUS, 415, 422})
 """What a vendor refuses of a request has one of these, or comes within a stream: then the status is below 400."""
 
 _STATUSES_OF_LOCAL_SERVERS = frozenset({500, 501})
@@ -336,11 +331,16 @@ _PLACE = re.compile(r"\b(?:messages|input)(?:\.\d+|\[\d+\])(?:[.\[]\w+\]?)*")
 
 
 def attachment_refusal(
-    status: int, codes: frozenset[str], message: str, *, parameter: str = ""
+    status: int,
+    codes: frozenset[str],
+    message: str,
+    *,
+    parameter: str = "",
+    more_words: Mapping[AttachmentProblem, ErrorWords] | None = None,
 ) -> AttachmentRefusal | None:
     """Return what a vendor refuses about a request's images or documents; `None` if the error is about something else.
 
-    `parameter` is the field that the vendor blames.
+    `parameter` is the field that the vendor blames. `more_words` are read before `PROBLEMS`.
 
     >>> attachment_refusal(400, frozenset(), "messages.0.content.1.image.source.base64: Could not process image")
     AttachmentRefusal(problem='unreadable', limit=None, place='messages.0.content.1.image.source.base64')
@@ -348,27 +348,19 @@ def attachment_refusal(
     2
     >>> attachment_refusal(400, frozenset(), "prompt is too long: 215000 tokens > 200000 maximum")
     """
-    problem = _problem(status, codes, message)
+    if status in _STATUSES_OF_LOCAL_SERVERS:
+        may_refuse = bool(_KIND.search(message))
+    else:
+        may_refuse = status < 400 or status in _STATUSES or (status == 404 and bool(_NO_ENDPOINT.search(message)))
+    if not may_refuse:
+        return None
+    problem: AttachmentProblem | None = "too_large" if status == TOO_LARGE_STATUS else None
+    for known_problem, (known_codes, wording) in (*(more_words or {}).items(), *PROBLEMS.items()):
+        if codes & known_codes or wording.search(message):
+            problem = known_problem
+            break
     if problem is None:
         return None
     place = _PLACE.search(message) or _PLACE.search(parameter)
     limit = _LIMIT.search(message) if problem == "too_many" else None
     return AttachmentRefusal(problem, limit=int(limit[1]) if limit else None, place=place[0] if place else "")
-
-
-def _problem(status: int, codes: frozenset[str], message: str) -> AttachmentProblem | None:
-    if not _may_refuse(status, message):
-        return None
-    for problem, (known_codes, wording) in PROBLEMS.items():
-        if codes & known_codes or wording.search(message):
-            return problem
-    return "too_large" if status == TOO_LARGE_STATUS else None
-
-
-def _may_refuse(status: int, message: str) -> bool:
-    if status in _STATUSES_OF_LOCAL_SERVERS:
-        return bool(_KIND.search(message))
-    return status < 400 or status in _STATUSES or (status == 404 and bool(_NO_ENDPOINT.search(message)))
-
-
-TOO_LARGE_STATUS = 413

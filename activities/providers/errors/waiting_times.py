@@ -97,8 +97,9 @@ def seconds_until(value: str, *, now: datetime) -> float | None:
     iso = _ISO_DURATION.fullmatch(value)
     if iso or _LENGTHS.fullmatch(value):
         return _seconds_in(iso[1] if iso else value)
-    moment = _moment(value)
-    if moment is None:
+    try:
+        moment = datetime.fromisoformat(value) if _ISO_DATE.match(value) else parsedate_to_datetime(value)
+    except (ValueError, OverflowError):
         return None
     # HTTP dates are in GMT, also without a zone.
     aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
@@ -121,13 +122,6 @@ def _number(value: str) -> float | None:
     except ValueError:
         return None
     return number if math.isfinite(number) and number >= 0 else None
-
-
-def _moment(value: str) -> datetime | None:
-    try:
-        return datetime.fromisoformat(value) if _ISO_DATE.match(value) else parsedate_to_datetime(value)
-    except (ValueError, OverflowError):
-        return None
 
 
 def _seconds_in(lengths: str) -> float:

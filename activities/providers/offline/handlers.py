@@ -12,6 +12,7 @@ an intent if a phrase matches all of it; others are ignored, so "don't write x t
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Literal
 
 from turnkeeper.features.tasks.session.task_state import without_history_notes
@@ -86,20 +87,14 @@ def find_intents(text: str) -> list[Intent]:
     >>> find_intents("Write hello to a.txt and list files. Sing!")
     [Intent(kind='write', words={'content': 'hello', 'path': 'a.txt'}), Intent(kind='list', words={})]
     """
-    clauses = _CLAUSE.findall(text) if len(text) <= MAX_CHARS else []
-    return [intent for clause in clauses if (intent := _intent_of(clause.strip()))]
-
-
-def _intent_of(clause: str) -> Intent | None:
-    for kind, pattern in _PATTERNS.items():
-        match = pattern.fullmatch(clause)
-        if match:
-            return Intent(kind, {name: _unquote(word) for name, word in match.groupdict().items() if word})
-    return None
-
-
-def _unquote(text: str) -> str:
-    return text[1:-1] if re.fullmatch(_QUOTED, text) else text
+    intents: list[Intent] = []
+    for clause in _CLAUSE.findall(text) if len(text) <= MAX_CHARS else []:
+        matches = ((kind, match) for kind, pattern in _PATTERNS.items() if (match := pattern.fullmatch(clause.strip())))
+        for kind, match in islice(matches, 1):
+            words = {name: word for name, word in match.groupdict().items() if word}
+            unquoted = {name: word[1:-1] if re.fullmatch(_QUOTED, word) else word for name, word in words.items()}
+            intents.append(Intent(kind, unquoted))
+    return intents
 
 
 MAX_LINES = 30
@@ -319,7 +314,10 @@ def _answer(intent: Intent, conversation: Conversation, tools: _Tools) -> str:
             return _quote_result(tools.run("file_list", "list the files", path=folder))
         case "longest file":
             files = tools.run("file_list", "list the files", path=folder, pattern="*")
-            return files.failure or _longest(files.lines)
+            sizes = re.findall(_SIZED_FILE, "\n".join(files.lines))
+            size, longest = max(((int(size.replace(",", "")), path) for path, size in sizes), default=(0, ""))
+            nothing = files.failure or "I see no files in this workspace."
+            return f"The longest file is {longest}: it has {size:,} bytes." if longest else nothing
         case "search":
             return _quote_result(tools.run("file_search", "search the files", query=words["query"], path=folder))
         case "read" | "memory":
@@ -354,14 +352,6 @@ def _about_file(path: str, outcome: Outcome, *, heading: bool = False) -> str:
         headings = [line.strip("# \t\r") for line in lines if re.match(r"#{1,6}\s", line)]
         return f"The first heading of {path} is “{headings[0]}”." if headings else f"I see no heading in {path}."
     return f"{path} says:\n\n{quote(lines)}" if lines else f"{path} is empty."
-
-
-def _longest(entries: list[str]) -> str:
-    sizes = {path: int(size.replace(",", "")) for path, size in re.findall(_SIZED_FILE, "\n".join(entries))}
-    if not sizes:
-        return "I see no files in this workspace."
-    longest = max(sizes, key=lambda path: sizes[path])
-    return f"The longest file is {longest}: it has {sizes[longest]:,} bytes."
 
 
 def _remember(fact: str, tools: _Tools) -> str:

@@ -18,44 +18,33 @@ are added (`refused_parts`).
 """
 
 import json
-import logging
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from pydantic import JsonValue
 
-from turnkeeper.activities.providers.request_encoding import Block, CallIds, opened, own_items, sendable_name, short_id
-from turnkeeper.activities.providers.result_text import result_text
+from turnkeeper.activities.providers.request_encoding import (
+    Block,
+    CallIds,
+    description_of,
+    opened,
+    own_items,
+    plain_schema,
+    result_text,
+    sendable_name,
+    short_id,
+)
 from turnkeeper.activities.providers.text.text_protocol import STOP_SEQUENCES, conversation_text, system_text
-from turnkeeper.activities.providers.tool_schemas import description_of, plain_schema
 from turnkeeper.activities.providers.visible_request import Medium, data_url, media_of, pdf_name
 from turnkeeper.models.transcript.attachments import ImageAttachment
 from turnkeeper.models.transcript.model_call import (
-    MAX_TOOLS,
     CallPart,
     ModelMessage,
     ModelRequest,
     ToolSpec,
     supported_tools,
 )
-
-_log = logging.getLogger(__name__)
-
-
-class OmittedToolsLog:
-    """Logs tools that are omitted because there are too many; each one once."""
-
-    def __init__(self) -> None:
-        self._logged_names: set[str] = set()
-
-    def warn_once(self, tools: Sequence[ToolSpec]) -> None:
-        """Log a warning about the `tools` that are not offered, once."""
-        excluded = {tool.name for tool in supported_tools(tools)} | self._logged_names
-        left_out = [tool.name for tool in tools if tool.name not in excluded]
-        if left_out:
-            self._logged_names.update(left_out)
-            _log.warning("OpenAI's APIs take %d tools; not offered: %s", MAX_TOOLS, ", ".join(left_out))
 
 
 def parameters_of(tool: ToolSpec) -> Block:
@@ -252,16 +241,12 @@ def _message(message: ModelMessage, ids: CallIds, all_beyond: list[Block]) -> Bl
         }
         for call, call_id, beyond_call in zip(
             message.tool_calls,
-            _ids_of(message, ids, is_own=bool(beyond_calls)),
+            ids.new_ids_for(message, keeps=is_telling if beyond_calls else None),
             beyond_calls or [{}] * len(message.tool_calls),
             strict=True,
         )
     ]
     return encoded | ({"tool_calls": calls} if calls else {})
-
-
-def _ids_of(message: ModelMessage, ids: CallIds, *, is_own: bool) -> list[str]:
-    return ids.new_ids_for(message, keeps=is_telling if is_own else None)
 
 
 def _is_signed(block: Block) -> bool:

@@ -1,4 +1,4 @@
-"""`openai:` models, through OpenAI's Responses API (AGT-4). The SDK is imported on first use.
+"""`openai:` models, through OpenAI's Responses API (AGT-4).
 
 Reading an answer of OpenAI's Responses API from its stream (AGT-3, AGT-10).
 
@@ -31,8 +31,8 @@ the same way, since both caches and reasoning are bound to the prefix.
 """
 
 import hashlib
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import aclosing
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Literal
 
@@ -47,19 +47,31 @@ from turnkeeper.activities.providers.answer_fields import (
     join_pieces,
     name_of,
 )
-from turnkeeper.activities.providers.errors.vendor_errors import Vendor
-from turnkeeper.activities.providers.finish_reasons import EARLY_END, is_cut, unclear_answer_error
-from turnkeeper.activities.providers.openai.chat_request import OmittedToolsLog, arguments_json, parameters_of
+from turnkeeper.activities.providers.finish_reasons import EARLY_END, is_length_limit, unclear_answer_error
+from turnkeeper.activities.providers.openai.chat_request import arguments_json, parameters_of
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
+from turnkeeper.activities.providers.provider import Vendor
 from turnkeeper.activities.providers.redaction import redact
-from turnkeeper.activities.providers.refused_parts.api import Body, Parts, RefusableApi
-from turnkeeper.activities.providers.refused_parts.sending import RefusedParts
-from turnkeeper.activities.providers.request_encoding import Block, CallIds, own_items, sendable_name
-from turnkeeper.activities.providers.result_text import result_text
-from turnkeeper.activities.providers.tool_schemas import description_of
-from turnkeeper.activities.providers.visible_request import Medium, data_url, gpt_sight, media_of, pdf_name
-from turnkeeper.activities.providers.wire.answer_stream import stream_answer
-from turnkeeper.activities.providers.wire.transport import Event, Transport
+from turnkeeper.activities.providers.refused_parts.parts import Body, Parts, RefusableApi
+from turnkeeper.activities.providers.request_encoding import (
+    Block,
+    CallIds,
+    description_of,
+    own_items,
+    result_text,
+    sendable_name,
+)
+from turnkeeper.activities.providers.vendor_provider import AnswerAccumulator, VendorProvider
+from turnkeeper.activities.providers.visible_request import (
+    FULL,
+    TEXT_ONLY,
+    Medium,
+    Sight,
+    data_url,
+    media_of,
+    pdf_name,
+)
+from turnkeeper.activities.providers.wire.transport import Event
 from turnkeeper.models.transcript.attachments import ImageAttachment
 from turnkeeper.models.transcript.model_call import (
     CallPart,
@@ -73,7 +85,7 @@ from turnkeeper.models.transcript.model_call import (
     ToolSpec,
     supported_tools,
 )
-from turnkeeper.models.transcript.trajectory import StopReason, Usage
+from turnkeeper.models.transcript.trajectory import Usage
 
 API = "openai.responses"
 """The name of this API in `ProviderState`."""
@@ -112,17 +124,13 @@ def encode(request: ModelRequest, *, name: str, session_id: str) -> dict[str, Js
     reasoning: Block = {"summary": "auto", **({"effort": "low"} if head.max_tokens is not None else {})}
     body |= {
         "include": ["reasoning.encrypted_content"],
-        "prompt_cache_key": _cache_key(session_id),
+        # By it OpenAI routes the requests of a session to where their prefix is cached.
+        "prompt_cache_key": session_id
+        if len(session_id) <= MAX_CACHE_KEY_CHARS
+        else hashlib.sha256(session_id.encode()).hexdigest(),
         "reasoning": reasoning,
     }
     return body | ({"parallel_tool_calls": True} if head.tools else {})
-
-
-def _cache_key(session_id: str) -> str:
-    """Return the key by which OpenAI routes the requests of a session to where their prefix is cached."""
-    if len(session_id) <= MAX_CACHE_KEY_CHARS:
-        return session_id
-    return hashlib.sha256(session_id.encode()).hexdigest()
 
 
 def _tool(tool: ToolSpec) -> Block:
@@ -144,8 +152,12 @@ def _items(message: ModelMessage, ids: CallIds) -> Iterator[Block]:
         yield {"type": "function_call_output", "call_id": ids.id_for_result(message), "output": output}
     elif (own := own_items(message, API, call_id_of=_call_id)) and ids.reserve_own_ids(message):
         yield from map(_sendable, _without_blank_texts(own))
-    else:
-        yield from _items_anew(message, ids)
+    else:  # from another API or an earlier segment: encoded again from its parts
+        if message.content.strip():
+            yield {"role": "assistant", "content": message.content}
+        for call, call_id in zip(message.tool_calls, ids.new_ids_for(message), strict=True):
+            called: Block = {"name": sendable_name(call.name), "arguments": arguments_json(call)}
+            yield {"type": "function_call", "call_id": call_id, **called}
 
 
 def _content(text: str, message: ModelMessage) -> JsonValue:
@@ -162,15 +174,6 @@ def _medium(medium: Medium) -> Block:
     return {"type": "input_file", "filename": pdf_name(medium), "file_data": data_url(medium)}
 
 
-def _items_anew(message: ModelMessage, ids: CallIds) -> Iterator[Block]:
-    """Encode an assistant's message from its parts: it is from another API or an earlier segment."""
-    if message.content.strip():
-        yield {"role": "assistant", "content": message.content}
-    for call, call_id in zip(message.tool_calls, ids.new_ids_for(message), strict=True):
-        arguments = arguments_json(call)
-        yield {"type": "function_call", "call_id": call_id, "name": sendable_name(call.name), "arguments": arguments}
-
-
 def _call_id(item: Block) -> str | None:
     call_id = item.get("call_id")
     return call_id if item.get("type") == "function_call" and isinstance(call_id, str) else None
@@ -181,22 +184,24 @@ def _without_blank_texts(items: list[Block]) -> list[Block]:
 
     Reasoning must be followed by what it led to, so a message that is all of that stays.
     """
-    followed = zip([None, *items], items, [*items[1:], None], strict=False)
-    return [item for earlier, item, later in followed if not _is_blank(item) or _is_all_of_it(earlier, later)]
+    kinds = [None, *(item.get("type") for item in items), "reasoning"]
+    return [
+        item
+        for item, earlier, later in zip(items, kinds, kinds[2:], strict=False)
+        if not _is_blank(item) or earlier == later == "reasoning"
+    ]
 
 
 def _is_blank(item: Block) -> bool:
     parts = item.get("content")
-    return item.get("type") == "message" and isinstance(parts, list) and not any(map(_visible_text, parts))
-
-
-def _visible_text(part: JsonValue) -> bool:
-    return not isinstance(part, dict) or part.get("type") != "output_text" or bool(str(part.get("text", "")).strip())
-
-
-def _is_all_of_it(earlier: Block | None, later: Block | None) -> bool:
-    is_behind_reasoning = earlier is not None and earlier.get("type") == "reasoning"
-    return is_behind_reasoning and (later is None or later.get("type") == "reasoning")
+    return (
+        item.get("type") == "message"
+        and isinstance(parts, list)
+        and all(
+            isinstance(part, dict) and part.get("type") == "output_text" and not str(part.get("text", "")).strip()
+            for part in parts
+        )
+    )
 
 
 def _sendable(item: Block) -> Block:
@@ -215,6 +220,23 @@ def _sendable(item: Block) -> Block:
     return sendable
 
 
+_BLIND = re.compile(
+    r"(?:ft:)?(?:gpt-3\.5|gpt-4(?:-32k|-turbo-preview)?(?:-\d{4})?(?:-preview)?(?:$|:)|o1-(?:mini|preview)|o3-mini"
+    r"|gpt-oss|(?:text-)?(?:davinci|babbage|curie|ada)\b)"
+)
+
+
+def sight_of(name: str) -> Sight:
+    """Return which attachments a model of OpenAI's own API reads. Models that see images read PDFs too.
+
+    >>> [sight_of(name).images for name in ("gpt-5.5", "gpt-4o-mini", "gpt-4.1", "gpt-4-turbo", "o3")]
+    [True, True, True, True, True]
+    >>> [sight_of(name).images for name in ("gpt-4", "gpt-4-0613", "gpt-4-1106-preview", "gpt-3.5-turbo", "o3-mini")]
+    [False, False, False, False, False]
+    """
+    return TEXT_ONLY if _BLIND.match(name) else FULL
+
+
 _FAILED = ("response.failed", "response.cancelled")
 _LAST = ("response.completed", "response.incomplete", *_FAILED)
 _WHOLE = ("completed", "")
@@ -223,8 +245,10 @@ _HALF = ("incomplete", "in_progress")
 """Statuses of an incomplete item."""
 
 
-class ResponsesAccumulator:
-    """An answer while it arrives. The caller converts what an event of an unexpected shape raises."""
+class ResponsesAccumulator(AnswerAccumulator):
+    """An answer while it arrives. With the last event it is complete, also if it is cut."""
+
+    quiet_events = frozenset({"response.created", "response.queued", "response.in_progress"})
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -234,10 +258,6 @@ class ResponsesAccumulator:
         self._end: Event = {}
         self._used: Mapping[str, object] = {}
         self._is_cut = False
-        self.is_complete = False
-        """The last event of the answer has arrived. The answer may be cut."""
-        self.failure: Event | None = None
-        """The vendor's error."""
 
     def add(self, event: Event) -> list[Delta]:
         match event:
@@ -255,23 +275,28 @@ class ResponsesAccumulator:
                 self._items[event.get("output_index", len(self._items))] = item
             case {"type": str(kind), "response": dict(response)} if kind in _LAST:
                 self._take_end(kind, response)
-            case {"type": "error"}:
-                self.failure = event
         return []
 
     def response(self, *, request_id: str | None) -> ModelResponse:
         end, is_cut = self._end, self._is_cut
         items = self._output_items()
-        if not is_cut and (name_of(end.get("status")) not in _WHOLE or self._has_half(items)):
+        has_half = len(items) < len(self._started_items) or any(item.get("status") in _HALF for item in items)
+        if not is_cut and (name_of(end.get("status")) not in _WHOLE or has_half):
             raise ModelError("connection", "OpenAI's answer broke off before its end", lasting=EARLY_END)
         if is_cut:
-            _check_is_cut(end)
+            reason = name_of((end.get("incomplete_details") or {}).get("reason"))
+            if not reason or not is_length_limit(reason, vendor="OpenAI"):
+                raise unclear_answer_error("OpenAI ended its answer early and does not say why", vendor="OpenAI")
         # Calls of an answer that was cut may be cut too. They get no results, so they could not go back.
         parts = [part for part in _parts_in(items) if not (is_cut and isinstance(part, CallPart))]
-        _raise_refusal(items, parts)
+        has_calls = any(isinstance(part, CallPart) for part in parts)
+        pieces = [piece for item in items if item.get("type") == "message" for piece in item.get("content") or []]
+        refusals = [piece["refusal"] for piece in pieces if piece.get("refusal")]
+        if refusals and len(refusals) == len(pieces) and not has_calls:
+            raise ModelError("refusal", f"it says “{redact(' '.join(refusals))}”")
         return ModelResponse(
             parts=parts,
-            stop=_stop(parts, is_cut=is_cut),
+            stop="max_tokens" if is_cut else "tool_calls" if has_calls else "end_turn",
             usage=_usage(counts_of(end.get("usage"))),
             model=name_of(end.get("model")) or self._name,
             request_id=request_id or name_of(end.get("id")) or None,
@@ -280,8 +305,12 @@ class ResponsesAccumulator:
 
     @property
     def usage_so_far(self) -> Usage | None:
-        """The vendor's counts, from the last event."""
         return _usage(self._used)
+
+    def arguments_in(self, event: Event) -> Iterable[str]:
+        match event:
+            case {"type": "response.function_call_arguments.delta", "delta": str(text)}:
+                yield text
 
     def _take_end(self, kind: str, response: Event) -> None:
         """Use the response of the last event. Its status may differ from the event's name."""
@@ -298,10 +327,6 @@ class ResponsesAccumulator:
         fields = list(self._end.get("output") or [])
         return fields if len(fields) > len(finished_items) else finished_items
 
-    def _has_half(self, items: Sequence[Event]) -> bool:
-        """Return whether an item that was started is incomplete or missing."""
-        return len(items) < len(self._started_items) or any(item.get("status") in _HALF for item in items)
-
     def _delta(self, kind: Literal["think", "respond"], text: str, place: tuple[int, int]) -> list[Delta]:
         """Return the delta of a text, after a blank line if it belongs to another item than the text before."""
         before = self._last_places.get(kind, place)
@@ -315,7 +340,9 @@ def _parts_in(items: Sequence[Event]) -> Iterator[Part]:
         match item:
             case {"type": "reasoning"} if thought := _thought(item):
                 yield ThinkPart(kind="think", text=thought)
-            case {"type": "message"} if text := _message_text(item):
+            case {"type": "message"} if text := join_pieces(
+                piece.get("text") or piece.get("refusal") or "" for piece in item.get("content") or []
+            ):
                 yield RespondPart(kind="respond", text=gap + text)
                 gap = "\n\n"
             case {"type": "function_call", "call_id": str(call_id), "name": str(name)}:
@@ -326,32 +353,6 @@ def _parts_in(items: Sequence[Event]) -> Iterator[Part]:
 def _thought(item: Event) -> str:
     pieces = [*(item.get("summary") or []), *(item.get("content") or [])]
     return "\n\n".join(join_pieces([piece["text"]]) for piece in pieces if piece.get("text"))
-
-
-def _message_text(item: Event) -> str:
-    pieces = item.get("content") or []
-    return join_pieces(piece.get("text") or piece.get("refusal") or "" for piece in pieces)
-
-
-def _check_is_cut(end: Event) -> None:
-    """Raise `ModelError` unless the response ended early at a limit of its length."""
-    reason = name_of((end.get("incomplete_details") or {}).get("reason"))
-    if not reason or not is_cut(reason, vendor="OpenAI"):
-        raise unclear_answer_error("OpenAI ended its answer early and does not say why", vendor="OpenAI")
-
-
-def _raise_refusal(items: Sequence[Event], parts: Sequence[Part]) -> None:
-    """Raise `ModelError` if the answer is only a refusal."""
-    pieces = [piece for item in items if item.get("type") == "message" for piece in item.get("content") or []]
-    refusals = [piece["refusal"] for piece in pieces if piece.get("refusal")]
-    if refusals and len(refusals) == len(pieces) and not any(isinstance(part, CallPart) for part in parts):
-        raise ModelError("refusal", f"it says “{redact(' '.join(refusals))}”")
-
-
-def _stop(parts: Sequence[Part], *, is_cut: bool) -> StopReason:
-    if is_cut:
-        return "max_tokens"
-    return "tool_calls" if any(isinstance(part, CallPart) for part in parts) else "end_turn"
 
 
 def _usage(fields: Mapping[str, object]) -> Usage | None:
@@ -374,7 +375,9 @@ def _usage(fields: Mapping[str, object]) -> Usage | None:
 def _state(model: str, items: list[Event], parts: Sequence[Part]) -> ProviderState | None:
     if any(item.get("type") == "reasoning" and not item.get("encrypted_content") for item in items):
         return None
-    if not _calls_in(items) <= {part.id for part in parts if isinstance(part, CallPart)} | _answered_in(items):
+    # The vendor has run some calls itself: their output is among the items.
+    answered = {item.get("call_id") or item.get("id") for item in items if str(item.get("type")).endswith("_output")}
+    if not _calls_in(items) <= {part.id for part in parts if isinstance(part, CallPart)} | answered:
         return None
     invalid = {part.id: part for part in parts if isinstance(part, CallPart) and isinstance(part.args, str)}
     # Strict servers parse the arguments of earlier calls, and would refuse every later request.
@@ -396,61 +399,37 @@ def _calls_in(items: Sequence[Event]) -> set[object]:
     return calls | {item.get("id") for kind, item in kinds if kind == "mcp_approval_request"}
 
 
-def _answered_in(items: Sequence[Event]) -> set[object]:
-    """Return the ids of the calls whose output is among the items, since the vendor has run them itself."""
-    outputs = [item for item in items if str(item.get("type")).endswith("_output")]
-    return {item.get("call_id") or item.get("id") for item in outputs}
-
-
-OPENAI = Vendor(
-    name="OpenAI",
-    key="OPENAI_API_KEY",
-    package="openai",
-    no_path_advice=" (one without /responses is for 'openai-chat:')",
-)
-PATH = "/responses"
-
-_API = RefusableApi(
-    sight_of=gpt_sight,
-    bounds=("max_output_tokens",),
-    # Without `store`, OpenAI would store the conversation.
-    only_named=frozenset({"store", "strict", "detail"}),
-    in_blocks=frozenset({"strict", "detail"}),
-)
-
-
-class OpenAIProvider:
+class OpenAIProvider(VendorProvider):
     """The models behind `openai:`."""
 
-    def __init__(self, *, silence_timeout: float, base_url: str | None = None, api_key: str | None = None) -> None:
-        """Send requests to `base_url` with `api_key`; `None`: from `OPENAI_BASE_URL` and `OPENAI_API_KEY`.
+    vendor = Vendor(
+        name="openai",
+        title="OpenAI",
+        example="gpt-5.5",
+        key="OPENAI_API_KEY",
+        credentials=("OPENAI_API_KEY",),
+        package="openai",
+        prices="openai",
+        no_path_advice=" (one without /responses is for 'openai-chat:')",
+    )
+    limits_tools = True
+    path = "/responses"
+    refusable = RefusableApi(
+        sight_of=sight_of,
+        bounds=("max_output_tokens",),
+        # Without `store`, OpenAI would store the conversation.
+        only_named=frozenset({"store", "strict", "detail"}),
+        in_blocks=frozenset({"strict", "detail"}),
+    )
 
-        `silence_timeout`: for how many seconds the vendor may send nothing.
-        """
-        self._address = {"base_url": base_url, "api_key": api_key}
-        self._transport = Transport(OPENAI, self._client, silence_timeout=silence_timeout)
-        self.refused = RefusedParts(_API)
-        self._omitted_tools = OmittedToolsLog()
-
-    async def stream(
-        self, name: str, request: ModelRequest, info: CallInfo
-    ) -> AsyncGenerator[Delta | ModelResponse, None]:
-        if not name:
-            raise ModelError("not_found", "write its name after the colon, as in 'openai:gpt-5.5'")
-        self._omitted_tools.warn_once(request.head.tools)
-
-        def encode_trimmed(trimmed: ModelRequest, parts: Parts) -> Body:
-            return encode(trimmed, name=name, session_id=info.session_id)
-
-        def send(body: Body) -> AsyncGenerator[Delta | ModelResponse, None]:
-            return stream_answer(self._transport.request(PATH, body), ResponsesAccumulator(name), meter=info.meter)
-
-        async with aclosing(self.refused.answer(name, request, info, encode_trimmed, send)) as answer:
-            async for piece in answer:
-                yield piece
-
-    def _client(self, sdk: ModuleType, http: Any) -> Any:
-        client = sdk.AsyncOpenAI(**self._address, http_client=http, max_retries=0)
+    def client(self, sdk: ModuleType, http: Any) -> Any:
+        client = sdk.AsyncOpenAI(**self.address, http_client=http, max_retries=0)
         if not client.api_key:
-            raise self._transport.no_key()
+            raise self.vendor.no_key_error()
         return client
+
+    def encode(self, request: ModelRequest, name: str, info: CallInfo, parts: Parts) -> Body:
+        return encode(request, name=name, session_id=info.session_id)
+
+    def accumulator(self, name: str, request: ModelRequest, info: CallInfo) -> AnswerAccumulator:
+        return ResponsesAccumulator(name)

@@ -10,16 +10,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Literal
 
-from turnkeeper.activities.providers.protocol import AttachmentRefusal, ModelError
-from turnkeeper.activities.providers.refused_parts.api import (
+from turnkeeper.activities.providers.protocol import ModelError, VendorRefusal
+from turnkeeper.activities.providers.refused_parts.parts import (
     Body,
     RefusableApi,
     SentRequest,
+    list_version,
     name_of_tool,
     names_of_tools,
     present_parameters,
+    tool_version,
 )
-from turnkeeper.activities.providers.refused_parts.trimming import list_version, tool_version
 from turnkeeper.activities.providers.visible_request import Medium, id_of, media_in, media_of
 from turnkeeper.models.transcript.attachments import ImageAttachment
 from turnkeeper.models.transcript.model_call import ModelRequest
@@ -50,7 +51,7 @@ def is_refusal(error: ModelError) -> bool:
     refusal = error.refusal
     if refusal is None or error.should_retry or not (refusal.status < 400 or refusal.status in BAD_REQUEST_STATUSES):
         return False
-    is_of_attachments = error.attachment_refusal is not None and error.error_type != "refusal"
+    is_of_attachments = refusal.of_attachments is not None and error.error_type != "refusal"
     return is_of_attachments or error.error_type in ("bad_request", "stale_reasoning", "context_too_long")
 
 
@@ -61,20 +62,23 @@ def blamed_parts(
 
     `original` is the request with all its parts.
     """
+    refusal = error.refusal
+    if refusal is None:
+        return
     if error.error_type == "stale_reasoning":
         yield _state(refused, REFUSED)
-    yield from _blamed_attachments(error, refused, api, has_read)
+    yield from _blamed_attachments(refusal, refused, api, has_read)
     if error.error_type in ("bad_request", "context_too_long"):
-        yield from _blamed_bound(error, refused, api)
+        yield from _blamed_bound(refusal, refused, api, is_too_long=error.error_type == "context_too_long")
     if error.error_type != "bad_request":
         return
-    yield from _blamed_tool(error, refused, original)
-    yield from _blamed_parameter(error, refused, api)
-    if _ABOUT_STATE.search(_words(error)):
+    yield from _blamed_tool(refusal, refused, original)
+    yield from _blamed_parameter(refusal, refused, api)
+    if _ABOUT_STATE.search(refusal.words):
         yield _state(refused, REFUSED)
-    if refused.request.head.tools and _ABOUT_TOOL_SUPPORT.search(_words(error)):
+    if refused.request.head.tools and _ABOUT_TOOL_SUPPORT.search(refusal.words):
         yield [_all_tools(original, "tool", api.advice_without_tools or "the model takes no tools")]
-    if refused.request.head.tools and _ABOUT_SCHEMAS.search(_words(error)):
+    if refused.request.head.tools and _ABOUT_SCHEMAS.search(refusal.words):
         yield [_all_tools(original, "tool_schema", REFUSED)]
         yield [_all_tools(original, "tool", REFUSED)]
 
@@ -101,14 +105,6 @@ def suspects(
             yield [_all_tools(original, "tool", UNNAMED)]
 
 
-def _words(error: ModelError) -> str:
-    return error.refusal.words if error.refusal else ""
-
-
-def _parameter(error: ModelError) -> str:
-    return error.parameter or ""
-
-
 def _state(refused: SentRequest, reason: str) -> list[RefusedPart]:
     has_state = any(message.state for message in refused.request.messages)
     return [RefusedPart(kind="state", reason=reason)] if has_state else []
@@ -126,25 +122,25 @@ _ABOUT_STATE = re.compile(
 
 
 def _blamed_attachments(
-    error: ModelError, refused: SentRequest, api: RefusableApi, has_read: HasRead
+    refusal: VendorRefusal, refused: SentRequest, api: RefusableApi, has_read: HasRead
 ) -> Iterator[Sequence[RefusedPart]]:
-    refusal, media = error.attachment_refusal, list(media_in(refused.request))
-    if refusal is None or error.error_type == "refusal" or not media:
+    blamed, media = refusal.of_attachments, list(media_in(refused.request))
+    if blamed is None or not media:
         return
-    match refusal.problem:
+    match blamed.problem:
         case "no_images" | "no_pdfs" | "no_media":
-            kinds = _kinds(media, refusal)
+            kinds = [kind for kind in dict.fromkeys(map(_kind, media)) if blamed.problem in ("no_media", f"no_{kind}")]
             if api.learns_sight:
                 yield [RefusedPart(kind=kind, reason=NOT_READ) for kind in kinds]
             yield _attachments([one for one in media if _kind(one) in kinds], REFUSED)
         case "unreadable":
-            yield _attachments(media_at(refusal.place, refused.body, media), UNREADABLE)
+            yield _attachments(media_at(blamed.place, refused.body, media), UNREADABLE)
             yield _attachments(_new_media(refused.request, has_read), UNREADABLE)
             yield _attachments(media, UNREADABLE)
         case "too_large":
             yield _attachments(_oldest_half(media), TOO_MUCH)
         case "too_many":
-            yield _attachments(_oldest_beyond(refusal.limit, media), TOO_MANY)
+            yield _attachments(_oldest_beyond(blamed.limit, media), TOO_MANY)
 
 
 def _attachments(media: Sequence[Medium], reason: str) -> list[RefusedPart]:
@@ -153,11 +149,6 @@ def _attachments(media: Sequence[Medium], reason: str) -> list[RefusedPart]:
 
 def _kind(medium: Medium) -> Literal["images", "pdfs"]:
     return "images" if isinstance(medium, ImageAttachment) else "pdfs"
-
-
-def _kinds(media: Sequence[Medium], refusal: AttachmentRefusal) -> list[Literal["images", "pdfs"]]:
-    kinds = dict.fromkeys(map(_kind, media))
-    return [kind for kind in kinds if refusal.problem in ("no_media", f"no_{kind}")]
 
 
 def _new_media(request: ModelRequest, has_read: HasRead) -> list[Medium]:
@@ -229,20 +220,18 @@ _ABOUT_TOOL_SUPPORT = re.compile(
 """How endpoints say that a model doesn't support tool calling."""
 
 
-def _blamed_tool(error: ModelError, refused: SentRequest, original: ModelRequest) -> Iterator[Sequence[RefusedPart]]:
-    name = _tool_at(f"{_parameter(error)} {_words(error)}", refused.body) or _named_tool(_words(error), refused.body)
+def _blamed_tool(
+    refusal: VendorRefusal, refused: SentRequest, original: ModelRequest
+) -> Iterator[Sequence[RefusedPart]]:
+    tools, indexes = refused.body.get("tools"), _TOOL_INDEX.findall(f"{refusal.parameter} {refusal.words}")
+    index = int(indexes[-1]) if indexes else -1  # of the innermost list, as in `tools[0].function_declarations[2]`
+    at_index = tools[index] if isinstance(tools, list) and 0 <= index < len(tools) else None
+    name = name_of_tool(at_index) if at_index else _named_tool(refusal.words, refused.body)
     tool = next((tool for tool in original.head.tools if tool.name == name), None)
     if tool is None:
         return
     yield [RefusedPart(kind="tool_schema", name=tool.name, version=tool_version(tool), reason=REFUSED)]
     yield [RefusedPart(kind="tool", name=tool.name, version=tool_version(tool), reason=REFUSED)]
-
-
-def _tool_at(places: str, body: Body) -> str | None:
-    """Return the name of the tool at a place; the innermost list counts, as in `tools[0].function_declarations[2]`."""
-    tools, indexes = body.get("tools"), _TOOL_INDEX.findall(places)
-    index = int(indexes[-1]) if indexes else -1
-    return name_of_tool(tools[index]) if isinstance(tools, list) and 0 <= index < len(tools) else None
 
 
 def _named_tool(words: str, body: Body) -> str | None:
@@ -261,22 +250,24 @@ def _all_tools(request: ModelRequest, kind: Literal["tool", "tool_schema"], reas
 # ---- parameters
 
 
-def _blamed_bound(error: ModelError, refused: SentRequest, api: RefusableApi) -> Iterator[Sequence[RefusedPart]]:
+def _blamed_bound(
+    refusal: VendorRefusal, refused: SentRequest, api: RefusableApi, *, is_too_long: bool
+) -> Iterator[Sequence[RefusedPart]]:
     """Yield a limit of the answer's length: the stated number, else half of the present one."""
     name = next((name for name in api.bounds if isinstance(refused.body.get(name), int)), None)
-    words, max_tokens = _words(error), refused.request.head.max_tokens
+    words, max_tokens = refusal.words, refused.request.head.max_tokens
     if name is None:
         return
     value = refused.body[name]
-    is_named = any(_names(f"{_parameter(error)} {words}", bound) for bound in api.bounds)
+    is_named = any(_names(f"{refusal.parameter} {words}", bound) for bound in api.bounds)
     is_about_length = is_named or (str(value) in words and _ABOUT_OUTPUT.search(words) is not None)
     # An answer of limited length has extra room for reasoning, which may be too much. That is not learned.
     without_room = max_tokens if max_tokens is not None and max_tokens < value else None
-    if error.error_type == "context_too_long":
+    if is_too_long:
         yield [RefusedPart(kind="bound", name=name, limit=without_room)] if without_room else []
         return
     limit = _stated_limit(words, value, refused.body)
-    if not is_about_length or not _says_too_large(words):
+    if not is_about_length or not _TOO_LARGE.search(words):
         return
     if limit is not None:
         yield [RefusedPart(kind="bound", name=name, limit=limit, reason=REFUSED)]
@@ -296,10 +287,6 @@ _MODEL_NAME = re.compile(r"\b[A-Za-z][\w.]*(?:-[\w.]+)+")
 _NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?![\w.]*\w)")
 
 
-def _says_too_large(words: str) -> bool:
-    return _TOO_LARGE.search(words) is not None
-
-
 def _stated_limit(words: str, value: int, body: Body) -> int | None:
     """Return the largest number in the words that is below the present value.
 
@@ -311,7 +298,9 @@ def _stated_limit(words: str, value: int, body: Body) -> int | None:
     return max((number for number in numbers if MIN_STATED_LIMIT <= number < value), default=None)
 
 
-def _blamed_parameter(error: ModelError, refused: SentRequest, api: RefusableApi) -> Iterator[Sequence[RefusedPart]]:
+def _blamed_parameter(
+    refusal: VendorRefusal, refused: SentRequest, api: RefusableApi
+) -> Iterator[Sequence[RefusedPart]]:
     """Yield the parameter or field that the vendor refuses or demands by name.
 
     "Missing `reasoning_content`" means the opposite of a refusal, with the same name. The longest name first: a model
@@ -320,11 +309,13 @@ def _blamed_parameter(error: ModelError, refused: SentRequest, api: RefusableApi
     required, missing = refused.parts.required_fields, api.missing_in(refused.body)
     parameters, fields = present_parameters(refused.body, api), api.fields_in(refused.body) - required
     for name in sorted({*parameters, *fields, *missing}, key=lambda name: (-len(name), name)):
-        verdict = _verdict(error, name, api)
+        verdict = _verdict(refusal, name, api)
         if verdict == "unsupported" and (name in parameters or name in fields):
             kind: Literal["parameter", "field"] = "parameter" if name in parameters else "field"
             yield [RefusedPart(kind=kind, name=name[:MAX_NAME_CHARS], reason=REFUSED)]
-        elif name in missing - required and (verdict == "required" or _refuses_null(error, name, api)):
+        elif name in missing - required and (
+            verdict == "required" or (_is_blamed(refusal, name, api) and _NULL.search(refusal.words))
+        ):
             yield [RefusedPart(kind="required", name=name, reason=REFUSED)]
 
 
@@ -333,10 +324,7 @@ _NULL = re.compile(
     re.IGNORECASE,
 )
 
-
-def _refuses_null(error: ModelError, name: str, api: RefusableApi) -> bool:
-    """Return whether the message says that the field `name` may not be null."""
-    return _is_blamed(error, name, api) and _NULL.search(_words(error)) is not None
+"""Words about a field that may not be null."""
 
 
 _DEMAND = re.compile(
@@ -356,10 +344,10 @@ _CLAUSE_END = re.compile(r"[;\n]|(?<=[.!?])\s|\},\s*\{")
 """Separators of complaints: in sentences, in lists, and in lists as Python prints them."""
 
 
-def _verdict(error: ModelError, name: str, api: RefusableApi) -> Literal["unsupported", "required"] | None:
+def _verdict(refusal: VendorRefusal, name: str, api: RefusableApi) -> Literal["unsupported", "required"] | None:
     """Return what the message says about `name`: the clause with the name counts, or else the whole message."""
-    words = _words(error)
-    if not _is_blamed(error, name, api):
+    words = refusal.words
+    if not _is_blamed(refusal, name, api):
         return None
     complaints = [clause for clause in _CLAUSE_END.split(words) if _names(clause, name)]
     for clause in (*complaints, words):
@@ -370,8 +358,8 @@ def _verdict(error: ModelError, name: str, api: RefusableApi) -> Literal["unsupp
     return None
 
 
-def _is_blamed(error: ModelError, name: str, api: RefusableApi) -> bool:
-    parameter, words = _parameter(error), _words(error)
+def _is_blamed(refusal: VendorRefusal, name: str, api: RefusableApi) -> bool:
+    parameter, words = refusal.parameter, refusal.words
     if parameter and _names(parameter, name):
         return True  # `reasoning.summary`, `include[0]`, `messages[2].reasoning_content`
     if name in api.wordings and api.wordings[name].search(words):

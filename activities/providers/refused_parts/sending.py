@@ -4,18 +4,30 @@ That is not a retry: a refused request was not processed, and the same one is ne
 once the answer has begun, since a part of it is published. What the vendor names is left out and remembered at once.
 Where it names nothing, one more class of parts is left out in each try; if that passes, only the last class was the
 reason, so only that is remembered, and the others are sent again.
+
+What is refused is remembered in a worker for a day and then tried again. Parameters, tools and kinds of attachments are
+the same in all sessions, so they are remembered by model. Fields of messages and single contents depend on a session's
+past, so they are remembered by model and session.
 """
 
+import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 
+from cachetools import LRUCache
+
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
-from turnkeeper.activities.providers.refused_parts.api import Body, Encode, Parts, RefusableApi, SentRequest
 from turnkeeper.activities.providers.refused_parts.blame import blamed_parts, is_refusal, suspects
-from turnkeeper.activities.providers.refused_parts.memory import RefusalMemory
-from turnkeeper.activities.providers.refused_parts.trimming import sent_request
-from turnkeeper.activities.providers.visible_request import Medium, media_in
+from turnkeeper.activities.providers.refused_parts.parts import (
+    Body,
+    Encode,
+    Parts,
+    RefusableApi,
+    SentRequest,
+    sent_request,
+)
+from turnkeeper.activities.providers.visible_request import Medium, id_of, media_in
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
 from turnkeeper.models.transcript.refused_parts import RefusedPart
 
@@ -26,16 +38,70 @@ Send = Callable[[Body], AsyncGenerator[Delta | ModelResponse, None]]
 """Sends a body once; yields deltas, then the whole response. Raises `ModelError`."""
 
 
+MAX_REMEMBERED = 10_000
+"""Models and sessions that are remembered; beyond that, the one that learned longest ago is forgotten."""
+
+MAX_PARTS = 500
+"""Parts that are remembered of each; beyond that, the oldest is forgotten."""
+
+MEMORY_SECONDS = 86_400.0
+"""How long a refusal is remembered. Then it costs one refused request to learn it again."""
+
+_OF_A_SESSION = frozenset({"field", "required", "attachment"})
+
+_log = logging.getLogger(__name__)
+
+_Parts = LRUCache[tuple[str, str, str], tuple[RefusedPart, float]]
+"""Parts by their key, each with the time until which it is remembered."""
+
+
 class RefusedParts:
-    """The parts that one endpoint's models refuse."""
+    """The parts that one endpoint's models refuse, and the contents that they have read. `clock` returns seconds."""
 
     def __init__(self, api: RefusableApi, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._api = api
-        self._memory = RefusalMemory(clock)
+        self.api = api
+        self._clock = clock
+        self._parts = LRUCache[tuple[str, str], _Parts](maxsize=MAX_REMEMBERED)
+        self._read_media = LRUCache[tuple[str, str], bool](maxsize=MAX_REMEMBERED)
+
+    def parts_of(self, model: str, session_id: str) -> list[RefusedPart]:
+        """Return what to leave out of a session's requests to the model."""
+        now = self._clock()
+        learned = [*self._of(model).values(), *self._of(model, session_id).values()]
+        return [part for part, until in learned if until > now]
+
+    def learn(self, model: str, session_id: str, parts: Iterable[RefusedPart]) -> None:
+        """Remember the parts from now on; the log names each new one."""
+        now = self._clock()
+        for part in parts:
+            if part.kind == "state":
+                continue  # the session drops it, and later steps have other blocks
+            key = (model, session_id if part.kind in _OF_A_SESSION else "")
+            learned = self._parts[key] = self._of(*key)
+            earlier, until = learned.get(part.key, (None, 0.0))
+            if until <= now or earlier is None or earlier.limit != part.limit:
+                _log.warning("%s refused a part of a request, left out for %g s: %s", model, MEMORY_SECONDS, part.text)
+            learned[part.key] = (part, now + MEMORY_SECONDS)
+
+    def _of(self, model: str, session_id: str = "") -> _Parts:
+        return self._parts.get((model, session_id)) or _Parts(maxsize=MAX_PARTS)
 
     def texts(self) -> dict[str, list[str]]:
-        """Return what is left out of all requests to each model, for people."""
-        return self._memory.texts()
+        """Return what is remembered of each model, for people: of all its sessions, not of single ones."""
+        now = self._clock()
+        return {
+            model: [part.text for part, until in parts.values() if until > now]
+            for (model, session_id), parts in self._parts.items()
+            if not session_id
+        }
+
+    def note_read(self, model: str, media: Iterable[Medium]) -> None:
+        """Note that the vendor has answered a request with these, so it could read them."""
+        for medium in media:
+            self._read_media[(model, id_of(medium))] = True
+
+    def has_read(self, model: str, medium: Medium) -> bool:
+        return (model, id_of(medium)) in self._read_media
 
     async def answer(
         self, name: str, request: ModelRequest, info: CallInfo, encode: Encode, send: Send
@@ -44,7 +110,7 @@ class RefusedParts:
 
         The response says what was left out that `info` does not know. Raises `ModelError`.
         """
-        tries = _Tries(self._api, self._memory, name, request, info, encode)
+        tries = _Tries(self, name, request, info, encode)
         while True:
             has_begun = False
             try:
@@ -56,7 +122,9 @@ class RefusedParts:
                         yield tries.with_left_out(piece) if isinstance(piece, ModelResponse) else piece
             except ModelError as error:
                 if has_begun or not tries.change(error):
-                    raise _final(error) from None
+                    if error.error_type == "stale_reasoning":
+                        error.error_type = "bad_request"  # it is refused with and without its blocks
+                    raise error from None
             else:
                 return
 
@@ -64,16 +132,8 @@ class RefusedParts:
 class _Tries:
     """The requests of one call: `current` is the present one."""
 
-    def __init__(
-        self,
-        api: RefusableApi,
-        memory: RefusalMemory,
-        name: str,
-        request: ModelRequest,
-        info: CallInfo,
-        encode: Encode,
-    ) -> None:
-        self._api = api
+    def __init__(self, memory: RefusedParts, name: str, request: ModelRequest, info: CallInfo, encode: Encode) -> None:
+        self._api = memory.api
         self._memory = memory
         self._name = name
         self._request = request
@@ -152,10 +212,3 @@ class _Tries:
 
     def _has_read(self, medium: Medium) -> bool:
         return self._memory.has_read(self._name, medium)
-
-
-def _final(error: ModelError) -> ModelError:
-    """Return the error for the turn: reasoning that is refused with and without its blocks is a bad request."""
-    if error.error_type == "stale_reasoning":
-        error.error_type = "bad_request"
-    return error

@@ -31,7 +31,7 @@ from itertools import islice, takewhile
 from typing import Literal, NoReturn
 
 from turnkeeper.activities.providers.protocol import Delta
-from turnkeeper.activities.providers.result_text import result_text
+from turnkeeper.activities.providers.request_encoding import description_with_schema, result_text
 from turnkeeper.models.replay_text.grammar import (
     CURRENT,
     HISTORY,
@@ -295,7 +295,8 @@ def system_text(head: RequestHead, tools: Sequence[ToolSpec]) -> str:
     """Return the system text: the system prompt, the grammar, and the `tools`."""
     sections = [head.system, _FORM + (_CALLING if tools else _NO_TOOLS)]
     if tools:
-        sections.append("\n\n".join(["# The tools", *map(_tool_text, tools)]))
+        sections.append("# The tools")
+        sections += (f"## {tool.name}\n\n{description_with_schema(tool)}" for tool in tools)
     return "\n\n".join(filter(None, sections))
 
 
@@ -329,11 +330,6 @@ def thinking_state(thinking: str, *, model: str) -> ProviderState | None:
     return ProviderState(api=API, model=model, items=[{"thinking": thinking}]) if thinking.strip() else None
 
 
-def _thinking_of(message: ModelMessage) -> str:
-    items = message.state.items if message.state and message.state.api == API else []
-    return "".join(str(item.get("thinking", "")) for item in items if isinstance(item, dict))
-
-
 def _escape_marks(text: str) -> str:
     """Return `text` with a backslash before each line that looks like an event of an answer."""
     return _LIKE_AN_ANSWER.sub(r"\\", text)
@@ -359,7 +355,8 @@ def _events_of(messages: Sequence[ModelMessage]) -> Iterator[ReplayEvent]:
         if message.role == "user":
             yield UserEvent(content=_escape_marks(message.content))
         elif message.role == "assistant":
-            if thinking := _thinking_of(message):
+            items = message.state.items if message.state and message.state.api == API else []
+            if thinking := "".join(str(item.get("thinking", "")) for item in items if isinstance(item, dict)):
                 yield ThinkEvent(content=_escape_marks(thinking))
             if message.content.strip():
                 yield RespondEvent(content=_escape_marks(message.content))
@@ -377,8 +374,3 @@ def _calls_with_results(calls: Iterable[CallPart], results: Iterable[ModelMessag
             remaining_results.remove(result)
             outcome, _, content = result_text(result).partition("\n")
             yield ResultEvent(outcome=outcome, content=_escape_marks(content.removeprefix("\n")))
-
-
-def _tool_text(tool: ToolSpec) -> str:
-    schema = json.dumps(tool.input_schema, ensure_ascii=False)
-    return "\n\n".join(filter(None, [f"## {tool.name}", tool.description, f"Its arguments, as JSON Schema: {schema}"]))

@@ -8,13 +8,13 @@ as the limit allows: they say what to change.
 
 import re
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator
 from typing import Any, cast
 
 import httpx2
 
 from turnkeeper.activities.providers.protocol import ModelError
-from turnkeeper.activities.providers.wire.event_stream import NO_STREAMS, content_type
+from turnkeeper.activities.providers.wire.transport import NO_STREAMS, content_type
 
 MAX_BODY_BYTES = 1024 * 1024
 """Limit of an error, a page, or anything else that is not an event stream."""
@@ -50,91 +50,71 @@ async def _bound(response: httpx2.Response) -> None:
     """Limit the body of a response that has not been read yet."""
     body = cast(httpx2.AsyncByteStream, response.stream)
     encoding = response.headers.pop("content-encoding", "identity").strip().lower()
-    is_compressed = encoding != "identity"
-    if not response.is_success and encoding in _WINDOW_BITS:
-        response.stream = _Beginning(_Inflated(body, _WINDOW_BITS[encoding]), max_bytes=MAX_BODY_BYTES)
-    elif not response.is_success:
-        response.stream = _Unread(body) if is_compressed else _Beginning(body, max_bytes=MAX_BODY_BYTES)
-    elif is_compressed:
-        response.stream = _Unreadable(body)
-    elif content_type(response.headers) in NO_STREAMS:
-        response.stream = _Beginning(body, max_bytes=MAX_BODY_BYTES)
+    if encoding in _WINDOW_BITS and not response.is_success:
+        pieces = _beginning(_inflated(body, _WINDOW_BITS[encoding]))
+    elif encoding != "identity":
+        pieces = _unreadable(is_error=not response.is_success)
+    elif not response.is_success or content_type(response.headers) in NO_STREAMS:
+        pieces = _beginning(body)
     else:
-        response.stream = _Stream(body)
+        pieces = _events(body)
+    response.stream = _Bounded(body, pieces)
 
 
 class _Bounded(httpx2.AsyncByteStream):
-    """A body with a limit."""
+    """A body of which only these `pieces` are read."""
 
-    def __init__(self, body: httpx2.AsyncByteStream) -> None:
+    def __init__(self, body: httpx2.AsyncByteStream, pieces: AsyncIterator[bytes]) -> None:
         self._body = body
+        self._pieces = pieces
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._pieces
 
     async def aclose(self) -> None:
         await self._body.aclose()
 
 
-class _Unreadable(_Bounded):
-    """A compressed body, which can't be limited. There is no answer without it."""
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
+async def _unreadable(*, is_error: bool) -> AsyncIterator[bytes]:
+    """Read nothing of a compression that can't be limited. Of an error the status is enough."""
+    if not is_error:
         raise httpx2.DecodingError("it is compressed")
-        yield b""  # makes it a generator
+    yield b"(not read: it is compressed, which was not asked for)"
 
 
-class _Inflated(_Bounded):
-    """A compressed body of an error, read up to `MAX_BODY_BYTES`, or to where it is damaged."""
-
-    def __init__(self, body: httpx2.AsyncByteStream, window_bits: int) -> None:
-        super().__init__(body)
-        self._window_bits = window_bits
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        inflater = zlib.decompressobj(self._window_bits)
-        async for piece in self._body:
-            try:
-                yield inflater.decompress(piece, MAX_BODY_BYTES)
-            except zlib.error:
-                return
+async def _inflated(body: AsyncIterable[bytes], window_bits: int) -> AsyncIterator[bytes]:
+    """Yield a compressed body up to `MAX_BODY_BYTES` for each piece, or up to where it is damaged."""
+    inflater = zlib.decompressobj(window_bits)
+    async for piece in body:
+        try:
+            yield inflater.decompress(piece, MAX_BODY_BYTES)
+        except zlib.error:
+            return
 
 
-class _Unread(_Bounded):
-    """A body of an error in an unknown compression: the status is enough."""
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        yield b"(not read: it is compressed, which was not asked for)"
-
-
-class _Beginning(_Bounded):
-    """A body that is cut after its first `max_bytes` bytes."""
-
-    def __init__(self, body: httpx2.AsyncByteStream, *, max_bytes: int) -> None:
-        super().__init__(body)
-        self._max_bytes = max_bytes
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        remaining = self._max_bytes
-        async for piece in self._body:
-            yield piece[:remaining]
-            remaining -= len(piece)
-            if remaining <= 0:
-                return
+async def _beginning(body: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """Yield the first `MAX_BODY_BYTES` of a body."""
+    remaining = MAX_BODY_BYTES
+    async for piece in body:
+        yield piece[:remaining]
+        remaining -= len(piece)
+        if remaining <= 0:
+            return
 
 
-class _Stream(_Bounded):
-    """A stream of events. Reading raises `ModelError` where it, or one event of it, is too large."""
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        whole = event = lines = 0
-        end = b""
-        async for piece in self._body:
-            whole, event, lines = whole + len(piece), event + len(piece), lines + len(_END_OF_LINE.findall(piece))
-            # The end of an event may span two pieces. The rest of a piece after it isn't counted: pieces are small.
-            if _END_OF_EVENT.search(end + piece):
-                event = lines = 0
-            end = (end + piece)[-3:]
-            if whole > MAX_STREAM_BYTES:
-                raise ModelError("too_large", f"it has over {MAX_STREAM_BYTES:,} bytes on the wire")
-            if event > MAX_EVENT_BYTES or lines > MAX_EVENT_LINES:
-                max_bytes = f"{MAX_EVENT_BYTES:,} bytes or {MAX_EVENT_LINES:,} lines"
-                raise ModelError("too_large", f"an event of it has over {max_bytes}")
-            yield piece
+async def _events(body: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """Yield a stream of events. Raises `ModelError` where it, or one event of it, is too large."""
+    whole = event = lines = 0
+    end = b""
+    async for piece in body:
+        whole, event, lines = whole + len(piece), event + len(piece), lines + len(_END_OF_LINE.findall(piece))
+        # The end of an event may span two pieces. The rest of a piece after it isn't counted: pieces are small.
+        if _END_OF_EVENT.search(end + piece):
+            event = lines = 0
+        end = (end + piece)[-3:]
+        if whole > MAX_STREAM_BYTES:
+            raise ModelError("too_large", f"it has over {MAX_STREAM_BYTES:,} bytes on the wire")
+        if event > MAX_EVENT_BYTES or lines > MAX_EVENT_LINES:
+            max_bytes = f"{MAX_EVENT_BYTES:,} bytes or {MAX_EVENT_LINES:,} lines"
+            raise ModelError("too_large", f"an event of it has over {max_bytes}")
+        yield piece

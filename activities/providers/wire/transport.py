@@ -1,8 +1,8 @@
 """One streamed request to a vendor through the vendor's official SDK (AGT-4, AGT-9).
 
 The SDK provides credentials, addresses and HTTP. Its types, retries and parsing of answers are not used:
-`post(…, cast_to=object, stream=True)` sends the body unchanged, and `event_stream.py` reads the response. Both vendors'
-SDKs are generated alike, so one class serves both.
+`post(…, cast_to=object, stream=True)` sends the body unchanged, and `EventReader` reads the response. The SDKs of many
+vendors are generated alike, so one class serves all of them.
 
 This module handles what an SDK doesn't. Its own retries are switched off, since the workflow retries. An HTML page with
 status 200 is an error, not an empty stream. Bodies are limited (`bounded_body.py`). `json.JSONDecodeError` and the
@@ -10,23 +10,29 @@ exceptions of the HTTP library become `ModelError`. And a stream that ends clean
 error: the provider, which knows the last event, raises it.
 
 SDKs are imported at the first request, in a thread: that takes a second or two, and heartbeats must continue.
+
+Its stream is read here, not by the SDK: that needs more CPU time for a chunk, and overlooks events without an `event:`
+line, which some servers send to Anthropic's SDK; events without data; the difference between `[DONE]` and a lost
+connection; bytes that are not UTF-8, which are replaced, as the standard of event streams demands; and a last event
+that lacks its blank line, if its data is whole.
 """
 
 import asyncio
 import importlib
 import json
+import re
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
 from datetime import UTC, datetime
 from http import HTTPStatus
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from turnkeeper.activities.providers.answer_fields import is_storable
-from turnkeeper.activities.providers.errors.vendor_errors import Vendor, error_from
+from turnkeeper.activities.providers.errors.vendor_errors import error_from
 from turnkeeper.activities.providers.finish_reasons import EARLY_END, unclear_answer_error
 from turnkeeper.activities.providers.protocol import ModelError
-from turnkeeper.activities.providers.wire.event_stream import NO_STREAMS, EventReader, ReceivedEvent, content_type
+from turnkeeper.activities.providers.provider import Vendor
 
 CONNECT_TIMEOUT = 10.0
 """Seconds to connect."""
@@ -42,12 +48,117 @@ MakeClient = Callable[[ModuleType, Any], Any]
 raises."""
 
 
+BEGINNING_BYTES = 1_000
+"""Bytes of a stream that show whether it has events."""
+
+_END_OF_LINE = re.compile(rb"\r\n|\n|\r")
+
+
+class ReceivedEvent(NamedTuple):
+    """An event of the stream."""
+
+    name: str
+    """Empty if it has none."""
+    data: str
+
+
+class EventReader:
+    r"""Finds the events in the bytes of one stream.
+
+    >>> reader = EventReader()
+    >>> pieces = (b'data: {"a"', b': 1}\r', b'\n\r\ndata: [DO', b'NE]\n\n')
+    >>> [event.data for piece in pieces for event in reader.feed(piece)]
+    ['{"a": 1}', '[DONE]']
+    >>> reader.is_done, reader.is_foreign
+    (True, False)
+    """
+
+    def __init__(self) -> None:
+        self.is_done = False
+        """`[DONE]` has arrived."""
+        self.beginning = b""
+        """The first bytes before the first event."""
+        self._has_events = False
+        self._pieces: list[bytes] = []
+        """The pieces of a line that has not ended."""
+        self._skips_line_feed = False
+        self._name = ""
+        self._data: list[bytes] = []
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the stream, which has ended, had content but no event."""
+        lines = self.beginning.splitlines()
+        return not self._has_events and any(line.strip() and not line.startswith(b":") for line in lines)
+
+    def feed(self, piece: bytes) -> Iterator[ReceivedEvent]:
+        """Yield the events that end with `piece`."""
+        if not self._has_events:
+            self.beginning = (self.beginning + piece)[:BEGINNING_BYTES]
+        if self._skips_line_feed and piece:
+            piece = piece.removeprefix(b"\n")
+        self._skips_line_feed = piece.endswith(b"\r")
+        *lines, rest = _END_OF_LINE.split(piece)
+        if lines and self._pieces:
+            lines[0] = b"".join([*self._pieces, lines[0]])
+            self._pieces.clear()
+        if rest:
+            self._pieces.append(rest)
+        for line in lines:
+            if line:
+                self._note(line)
+            elif self._data:
+                yield self._event()
+            else:
+                self._name = ""
+
+    def end(self) -> Iterator[ReceivedEvent]:
+        """Yield the last event, if only its blank line is missing. The connection was not lost."""
+        if self._pieces:
+            self._note(b"".join(self._pieces))
+        if self._data and _is_whole(event := self._event()):
+            yield event
+
+    def _note(self, line: bytes) -> None:
+        field, _, value = line.partition(b":")
+        if field == b"data":
+            self._data.append(value.removeprefix(b" "))
+        elif field == b"event":
+            self._name = value.removeprefix(b" ").decode("utf-8", "replace")
+
+    def _event(self) -> ReceivedEvent:
+        event = ReceivedEvent(self._name, b"\n".join(self._data).decode("utf-8", "replace"))
+        self._name, self._data = "", []
+        if event.data:
+            self._has_events = True
+            self.is_done = self.is_done or event.data.startswith("[DONE]")
+        return event
+
+
+def _is_whole(event: ReceivedEvent) -> bool:
+    try:
+        return event.data.startswith("[DONE]") or isinstance(json.loads(event.data), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+NO_STREAMS = ("text/html", "application/xhtml+xml", "application/json")
+"""All others are read as streams of events, since some servers have a wrong content type, or none."""
+
+
+def content_type(headers: Mapping[str, str]) -> str:
+    """Return the content type without its parameters; empty if there is none.
+
+    >>> content_type({"content-type": "Application/JSON; charset=utf-8"})
+    'application/json'
+    """
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
 class Transport:
     """Sends requests to one vendor."""
 
-    def __init__(
-        self, vendor: Vendor, make_client: MakeClient, *, silence_timeout: float, sends_key: bool = True
-    ) -> None:
+    def __init__(self, vendor: Vendor, make_client: MakeClient, *, silence_timeout: float, sends_key: bool) -> None:
         """Use a client that is created at the first request.
 
         `silence_timeout`: seconds that may pass before the first piece of an answer, and between two. Without
@@ -60,24 +171,23 @@ class Transport:
         self._client: Any = None
         self._sdk: Any = None
         self._http: Any = None
-        self._has_answered = False
+        self.has_answered = False
+        """There is an API at the vendor's address."""
         self._opening = asyncio.Lock()
-
-    def request(self, path: str, body: Mapping[str, object]) -> "VendorStream":
-        """Return the stream that answers `body`. The request is sent when its events are read."""
-        return VendorStream(self, path, body)
 
     async def post(self, path: str, body: Mapping[str, object]) -> Any:
         """Return the response, once the vendor has begun to answer. Raises `ModelError`."""
         async with self._opening:
             if self._client is None:
                 await asyncio.to_thread(self._open)
+        timeout = self._http.Timeout(self._silence_timeout, connect=min(CONNECT_TIMEOUT, self._silence_timeout))
+        headers = {} if self._sends_key else {"Authorization": self._sdk.Omit()}
         with self.translating_errors(body):
             stream = await self._client.post(
                 path,
                 cast_to=object,
                 body=dict(body),
-                options=self._options(),
+                options={"max_retries": 0, "timeout": timeout, "headers": headers},
                 stream=True,
                 stream_cls=self._sdk.AsyncStream[object],
             )
@@ -98,14 +208,9 @@ class Transport:
         except ModelError:
             raise
         except self._sdk.APIError.__base__:  # OpenAI's SDK without a key
-            raise self.no_key() from None
+            raise self.vendor.no_key_error() from None
         except (ValueError, self._http.InvalidURL):
-            raise self._misconfigured_error(f"check {vendor.key} and the address of {vendor.name}") from None
-
-    def _options(self) -> dict[str, object]:
-        timeout = self._http.Timeout(self._silence_timeout, connect=min(CONNECT_TIMEOUT, self._silence_timeout))
-        headers = {} if self._sends_key else {"Authorization": self._sdk.Omit()}
-        return {"max_retries": 0, "timeout": timeout, "headers": headers}
+            raise self._misconfigured_error("check") from None
 
     def error(
         self, status: int, headers: Mapping[str, str], body: object, *, request_body: Mapping[str, object]
@@ -128,7 +233,7 @@ class Transport:
         except (sdk.APIConnectionError, http.TransportError) as error:
             raise self._connection_error(error.__cause__ if isinstance(error, sdk.APIError) else error) from None
         except sdk.APIError.__base__:  # credentials that could not be obtained
-            raise self.no_key() from None
+            raise self.vendor.no_key_error() from None
         except (http.RequestError, http.StreamError):  # a body that can't be decompressed
             raise self._compressed_error() from None
 
@@ -137,50 +242,34 @@ class Transport:
         vendor, http = self.vendor, self._http
         if isinstance(cause, http.LocalProtocolError | http.UnsupportedProtocol):
             # The request can't be sent at all: a line break in a key, an address without `https://`.
-            return self._misconfigured_error(
-                f"it could not be written; check {vendor.key} and the address of {vendor.name}"
-            )
+            return self._misconfigured_error("it could not be written; check")
         if isinstance(cause, http.ConnectError | http.ProxyError | http.ConnectTimeout):
-            return ModelError("connection", f"no connection to {vendor.name}", vendor=vendor.name)
+            return ModelError("connection", f"no connection to {vendor.title}", vendor=vendor.title)
         if isinstance(cause, http.TimeoutException):
-            silence = f"{vendor.name} sent nothing for {self._silence_timeout:g} s"
-            return ModelError("timeout", silence, vendor=vendor.name)
+            silence = f"{vendor.title} sent nothing for {self._silence_timeout:g} s"
+            return ModelError("timeout", silence, vendor=vendor.title)
         if isinstance(cause, http.DecodingError):  # to OpenAI's SDK this is a broken connection
             return self._compressed_error()
         return self.broken_off_error()
 
-    def _misconfigured_error(self, message: str) -> ModelError:
-        return ModelError("bad_request", message, vendor=self.vendor.name)
+    def _misconfigured_error(self, check: str) -> ModelError:
+        message = f"{check} {self.vendor.key} and the address of {self.vendor.title}"
+        return ModelError("bad_request", message, vendor=self.vendor.title)
 
     def _compressed_error(self) -> ModelError:
         """Return the error of an unrequested compression, which a retry would have too."""
         return self.unreadable_error("it is compressed, which was not asked for", should_retry=False)
 
-    def no_key(self) -> ModelError:
-        return ModelError("auth", f"no key is set; set {self.vendor.key} for the worker")
-
     def broken_off_error(self, *, lasting: str = "") -> ModelError:
         """Return the error of an answer that broke off (AGT-3)."""
-        name = self.vendor.name
+        name = self.vendor.title
         return ModelError("connection", f"{name}'s answer broke off before its end", vendor=name, lasting=lasting)
 
     def unreadable_error(self, reason: str, *, should_retry: bool | None = None) -> ModelError:
         """Return the error of an unreadable answer. A few retries may succeed, unless it says that none will."""
-        name = self.vendor.name
+        name = self.vendor.title
         message = f"{name}'s answer could not be read: {reason}"
         return ModelError("provider_error", message, vendor=name, lasting=message, should_retry=should_retry)
-
-    def not_a_stream_error(self, kind: str) -> ModelError:
-        """Return the error of a page, or something else that is not an answer, with a good status.
-
-        An address that has answered before may do so again. Otherwise it is the wrong one.
-        """
-        reason = f"it sent {kind} in place of a stream of events; check the address of {self.vendor.name}"
-        return self.unreadable_error(reason, should_retry=None if self._has_answered else False)
-
-    def mark_answered(self) -> None:
-        """Note that there is an API at the vendor's address."""
-        self._has_answered = True
 
     @contextmanager
     def naming_read_errors(self) -> Iterator[None]:
@@ -188,14 +277,14 @@ class Transport:
         try:
             yield
         except ModelError as error:
-            error.vendor = error.vendor or self.vendor.name
+            error.vendor = error.vendor or self.vendor.title
             raise
         except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
             raise self.unreadable_error(f"an event has an unexpected shape ({type(error).__name__})") from None
 
 
 class VendorStream:
-    """One request and the events that answer it."""
+    """One request, which is sent when its events are read, and the events that answer it."""
 
     def __init__(self, transport: Transport, path: str, body: Mapping[str, object]) -> None:
         self.transport = transport
@@ -221,13 +310,20 @@ class VendorStream:
                             if (event := self._event_in(received)) is not None:
                                 yield event
                         if reader.is_done:
-                            await _drain(pieces)
+                            with suppress(TimeoutError):
+                                async with asyncio.timeout(DRAIN_SECONDS):
+                                    async for _ in pieces:
+                                        pass
                             break
                 for received in () if reader.is_done else reader.end():
                     if (event := self._event_in(received)) is not None:
                         yield event
             if reader.is_foreign:
-                raise self._foreign_error(reader.beginning)
+                with suppress(ValueError, RecursionError):  # the vendor's own error may be its first line as JSON
+                    first = json.loads(reader.beginning.strip().splitlines()[0])
+                    if isinstance(first, dict) and first.get("error"):
+                        raise self.failure_error(first)
+                raise self.transport.unreadable_error("it is not a stream of events")
             self._is_done = reader.is_done
         finally:
             await response.aclose()
@@ -242,7 +338,7 @@ class VendorStream:
         transport = self.transport
         if not self._is_done:
             return transport.broken_off_error(lasting=EARLY_END)
-        name = transport.vendor.name
+        name = transport.vendor.title
         return unclear_answer_error(
             f"{name} ended its answer without a reason to stop, so that it may be half of one", vendor=name
         )
@@ -250,14 +346,6 @@ class VendorStream:
     def failure_error(self, failure: object) -> ModelError:
         """Return the error of an answer that ends with the vendor's error."""
         return self.transport.error(200, self._headers, failure, request_body=self._body)
-
-    def _foreign_error(self, beginning: bytes) -> ModelError:
-        """Return the error of a stream without events: the vendor's own, if its first line is one as JSON."""
-        with suppress(ValueError, RecursionError):
-            first = json.loads(beginning.strip().splitlines()[0])
-            if isinstance(first, dict) and first.get("error"):
-                return self.failure_error(first)
-        return self.transport.unreadable_error("it is not a stream of events")
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
@@ -269,43 +357,35 @@ class VendorStream:
 
     async def _reject_other_than_events(self, response: Any) -> None:
         """Raise `ModelError` for a page or an object with a good status, such as a proxy's page or a vendor's error."""
-        if response.status_code == HTTPStatus.NO_CONTENT:  # complete, not broken off
-            raise self.transport.not_a_stream_error("no content (HTTP 204)")
-        kind = content_type(response.headers)
+        kind, transport = content_type(response.headers), self.transport
         if kind == "application/json":
             await response.aread()
             body = response.json()
             if isinstance(body, dict) and body.get("error"):
                 raise self.failure_error(body)
-        if kind in NO_STREAMS:
-            raise self.transport.not_a_stream_error(kind)
+        if response.status_code == HTTPStatus.NO_CONTENT:  # complete, not broken off
+            kind = "no content (HTTP 204)"
+        elif kind not in NO_STREAMS:
+            return
+        reason = f"it sent {kind} in place of a stream of events; check the address of {transport.vendor.title}"
+        # An address that has answered before may do so again. Otherwise it is the wrong one.
+        raise transport.unreadable_error(reason, should_retry=None if transport.has_answered else False)
 
     def _event_in(self, received: ReceivedEvent) -> Event | None:
         """Return the event; `None` if it says nothing. Raises `ModelError` if it is the vendor's error."""
         if not received.data or received.data.startswith("[DONE]"):
             return None
-        is_anthropic = self.transport.vendor.package == "anthropic"
         try:
             event = json.loads(received.data)
         except (ValueError, RecursionError):
-            if is_anthropic and received.name == "error":
+            if received.name == "error":
                 raise self.failure_error({"message": received.data}) from None
             raise
         if not isinstance(event, dict) or not is_storable(event):
             raise self.transport.unreadable_error("an event is not a proper JSON object")
-        name = received.name or event.get("type")
-        if is_anthropic and name == "ping":
-            return None
-        if is_anthropic and name == "error":
+        if "error" in (received.name, event.get("type")) or event.get("error"):
             raise self.failure_error(event)
-        if not is_anthropic and event.get("error"):
-            raise self.failure_error(event["error"])
-        self.transport.mark_answered()
+        if "ping" in (received.name, event.get("type")):
+            return None
+        self.transport.has_answered = True
         return event
-
-
-async def _drain(pieces: AsyncGenerator[bytes, None]) -> None:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(DRAIN_SECONDS):
-            async for _ in pieces:
-                pass

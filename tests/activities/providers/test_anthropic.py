@@ -24,7 +24,6 @@ from tests.vendors.anthropic_wire import (
     tool_use,
 )
 from tests.vendors.golden_files import assert_golden
-from tests.vendors.server import Answer, Call
 from turnkeeper.activities.providers.anthropic.provider import AnthropicAccumulator
 from turnkeeper.activities.providers.anthropic.request import ANSWER_TOKENS, GO_ON, encode
 from turnkeeper.activities.providers.protocol import Delta, ModelError
@@ -39,6 +38,7 @@ from turnkeeper.models.transcript.model_call import (
     ToolSpec,
 )
 from turnkeeper.models.transcript.trajectory import Usage
+from turnkeeper.testing.vendor_server import Answer, Call
 
 HEAD = RequestHead(
     system="Be brief.",
@@ -602,8 +602,9 @@ def test_agt_3_unknown_events_are_ignored() -> None:
 async def test_agt_4_a_vendors_sdk_is_loaded_only_when_one_of_its_models_is_called() -> None:
     script = """if True:
         import sys, worker
+        from turnkeeper.activities.providers.registry import ProviderRegistry
         from turnkeeper.models.settings.settings import Settings
-        providers = worker.build_providers(Settings(openai_chat={"base_url": "http://127.0.0.1:1/v1"}))
+        providers = ProviderRegistry.from_settings(Settings(openai_chat={"base_url": "http://127.0.0.1:1/v1"}))
         for vendor in ("anthropic", "openai", "openai-chat"):
             provider, name = providers.resolve(f"{vendor}:m")
             print(type(provider).__name__, name)

@@ -13,17 +13,12 @@ from tests.vendors.chat_wire import ChatWire
 from tests.vendors.golden_files import assert_golden
 from tests.vendors.media import PDF, PNG, base64_of
 from tests.vendors.responses_wire import ResponsesWire
-from tests.vendors.server import BOUND, Answer, Reply, VendorWire
 from turnkeeper.activities.providers.errors.vendor_words import attachment_refusal
 from turnkeeper.activities.providers.offline.model import answer
-from turnkeeper.activities.providers.protocol import (
-    AttachmentProblem,
-    CallInfo,
-    ModelError,
-    Provider,
-)
+from turnkeeper.activities.providers.protocol import AttachmentProblem, CallInfo, ModelError
+from turnkeeper.activities.providers.provider import Provider
 from turnkeeper.activities.providers.request_encoding import short_id
-from turnkeeper.activities.providers.visible_request import request_in_text
+from turnkeeper.activities.providers.visible_request import TEXT_ONLY, visible_request
 from turnkeeper.models.transcript.attachments import Attachment, CodeAttachment, FileAttachment, ImageAttachment
 from turnkeeper.models.transcript.model_call import (
     CallPart,
@@ -33,6 +28,7 @@ from turnkeeper.models.transcript.model_call import (
     RequestHead,
     ToolSpec,
 )
+from turnkeeper.testing.vendor_server import BOUND, Answer, Reply, VendorServer
 
 CONTEXT = CallInfo(session_id="s", request=1, attempt=1)
 
@@ -51,7 +47,7 @@ Media = list[tuple[str, str]]
 
 
 @pytest.fixture(params=WIRES)
-async def wire(request: pytest.FixtureRequest) -> AsyncIterator[VendorWire]:
+async def wire(request: pytest.FixtureRequest) -> AsyncIterator[VendorServer]:
     async with WIRES[request.param]() as started:
         yield started
 
@@ -214,7 +210,7 @@ async def test_agt_4_an_image_of_a_failed_call_follows_the_results():
         (lambda: ChatWire("text"), "qwen3"),
     ],
 )
-async def test_ctx_16_a_model_without_vision_gets_the_names(make: Callable[[], VendorWire], model: str) -> None:
+async def test_ctx_16_a_model_without_vision_gets_the_names(make: Callable[[], VendorServer], model: str) -> None:
     async with make() as wire:
         wire.script(Answer(text="I can't see it."))
         messages = [*step_with_results([IMAGE]), ModelMessage(role="assistant", content="Hm."), user(PAPER, CODE)]
@@ -254,7 +250,7 @@ def test_ctx_16_an_upload_missing_from_the_store_is_named() -> None:
         IMAGE.model_copy(update={"data": "", "hash": "0" * 64, "bytes": 12_000}),
         CODE.model_copy(update={"content": "", "hash": "0" * 64, "bytes": 9_000}),
     ]
-    text = request_in_text(asking(user(*stored))).messages[0].content
+    text = visible_request(asking(user(*stored)), TEXT_ONLY).messages[0].content
     assert text.count("(its content can't be loaded now)") == 2
 
 

@@ -12,16 +12,15 @@ import pytest
 from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
-from turnkeeper.activities.call_model import ModelActivities
-from turnkeeper.activities.model_request.index_notes import IndexNotes
+from turnkeeper.activities.call_model import IndexNotes, ModelActivities
 from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.model_request.list_prices import ListPrices
 from turnkeeper.activities.model_request.local_context_cache import REQUESTS, CacheKey
 from turnkeeper.activities.model_request.model_client import ModelClient
 from turnkeeper.activities.providers.offline.model import ABILITIES, OfflineModel
-from turnkeeper.activities.providers.offline.provider import OfflineProvider
-from turnkeeper.activities.providers.offline.script import ScriptedModel
-from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError, Provider
+from turnkeeper.activities.providers.offline.provider import OfflineProvider, ScriptedModel
+from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
+from turnkeeper.activities.providers.provider import Provider
 from turnkeeper.activities.providers.registry import ProviderRegistry
 from turnkeeper.activities.quick_reads import QuickReader
 from turnkeeper.models.context.model_view import digest_of

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from tests.vendors.chat_wire import MODEL, ChatWire, answer_chunks, chunk
 from tests.vendors.golden_files import assert_golden
-from tests.vendors.server import Answer, Call
 from turnkeeper.activities.providers.finish_reasons import UNCLEAR_ANSWER
 from turnkeeper.activities.providers.openai.chat import ChatAccumulator, TextChatAccumulator
 from turnkeeper.activities.providers.openai.chat_request import (
@@ -34,6 +33,7 @@ from turnkeeper.models.transcript.model_call import (
     ToolSpec,
 )
 from turnkeeper.models.transcript.trajectory import Usage
+from turnkeeper.testing.vendor_server import Answer, Call
 
 HEAD = RequestHead(
     system="Be brief.",

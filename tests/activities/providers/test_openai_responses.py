@@ -21,7 +21,6 @@ from tests.vendors.responses_wire import (
     reasoning,
     refusal,
 )
-from tests.vendors.server import Answer, Call
 from turnkeeper.activities.providers.finish_reasons import UNCLEAR_ANSWER
 from turnkeeper.activities.providers.openai.responses import ResponsesAccumulator, encode
 from turnkeeper.activities.providers.protocol import Delta, ModelError
@@ -37,6 +36,7 @@ from turnkeeper.models.transcript.model_call import (
     ToolSpec,
 )
 from turnkeeper.models.transcript.trajectory import Usage
+from turnkeeper.testing.vendor_server import Answer, Call
 
 HEAD = RequestHead(
     system="Be brief.",

@@ -13,11 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.vendors.apis import WIRES
-from tests.vendors.server import BOUND, Answer, Received, Reply, VendorWire
 from turnkeeper.activities.providers.protocol import CallInfo, ModelError
 from turnkeeper.activities.providers.refused_parts.blame import media_at
-from turnkeeper.activities.providers.refused_parts.memory import MEMORY_SECONDS, RefusalMemory
-from turnkeeper.activities.providers.refused_parts.sending import MAX_TRIES
+from turnkeeper.activities.providers.refused_parts.parts import RefusableApi
+from turnkeeper.activities.providers.refused_parts.sending import MAX_TRIES, MEMORY_SECONDS, RefusedParts
 from turnkeeper.activities.providers.registry import ProviderRegistry
 from turnkeeper.models.transcript.attachments import PDF, FileAttachment, ImageAttachment
 from turnkeeper.models.transcript.model_call import (
@@ -30,6 +29,7 @@ from turnkeeper.models.transcript.model_call import (
     ToolSpec,
 )
 from turnkeeper.models.transcript.refused_parts import RefusedPart
+from turnkeeper.testing.vendor_server import BOUND, Answer, Received, Reply, VendorServer
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 TOOLS = [
@@ -187,7 +187,7 @@ CANNOT_BE_UNNAMED = {"store", "max_tokens"}
 class StrictVendor:
     """Refuses each request with a part that it does not take, in its own words, and answers all others."""
 
-    def __init__(self, wire: VendorWire, rule: Rule, words: str) -> None:
+    def __init__(self, wire: VendorServer, rule: Rule, words: str) -> None:
         self._rule = rule
         self._words = words
         self._answer = wire.reply(Answer(text="Done."))
@@ -214,14 +214,14 @@ def cases() -> Iterator[tuple[str, Rule, str]]:
                 yield api, rule, words
 
 
-async def ask(wire: VendorWire, provider: Any, request: ModelRequest, info: CallInfo) -> ModelResponse:
+async def ask(wire: VendorServer, provider: Any, request: ModelRequest, info: CallInfo) -> ModelResponse:
     async with asyncio.timeout(BOUND), aclosing(provider.stream(MODELS[api_of(wire)], request, info)) as pieces:
         received = [piece async for piece in pieces]
     assert isinstance(received[-1], ModelResponse)
     return received[-1]
 
 
-def api_of(wire: VendorWire) -> str:
+def api_of(wire: VendorServer) -> str:
     return wire.model.partition(":")[0]
 
 
@@ -339,7 +339,7 @@ def part(name: str, kind: Any = "parameter", limit: int | None = None) -> Refuse
 
 def test_agt_9_a_rejected_part_is_tried_again_after_a_day_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     times = [0.0]
-    memory = RefusalMemory(lambda: times[-1])
+    memory = RefusedParts(RefusableApi(), clock=lambda: times[-1])
     for _ in range(2):
         memory.learn("m", "s", [part("stream_options")])
     for moment, count in ((MEMORY_SECONDS - 1, 1), (MEMORY_SECONDS, 0)):
@@ -351,16 +351,16 @@ def test_agt_9_a_rejected_part_is_tried_again_after_a_day_and_logged_once(caplog
 
 
 def test_agt_9_parameters_are_rejected_per_model_and_contents_per_session() -> None:
-    memory = RefusalMemory()
+    memory = RefusedParts(RefusableApi())
     memory.learn("m", "s", [part("a_b"), part("x", "field"), part("hash", "attachment"), part("", "state")])
     assert [each.name for each in memory.parts_of("m", "s")] == ["a_b", "x", "hash"]
     assert [each.name for each in memory.parts_of("m", "other")] == ["a_b"]
-    assert memory.parts_of("n", "s") == RefusalMemory().parts_of("m", "s") == []
+    assert memory.parts_of("n", "s") == RefusedParts(RefusableApi()).parts_of("m", "s") == []
 
 
 def test_agt_9_the_record_of_rejected_parts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnkeeper.activities.providers.refused_parts.memory.MAX_REMEMBERED", 2)
-    memory = RefusalMemory()
+    monkeypatch.setattr("turnkeeper.activities.providers.refused_parts.sending.MAX_REMEMBERED", 2)
+    memory = RefusedParts(RefusableApi())
     for session in ("s1", "s2", "s3"):
         memory.learn("m", session, [part("x", "field")])
     assert [len(memory.parts_of("m", session)) for session in ("s1", "s2", "s3")] == [0, 1, 1]

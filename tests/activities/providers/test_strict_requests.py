@@ -14,7 +14,7 @@ from turnkeeper.activities.providers.anthropic import request as anthropic
 from turnkeeper.activities.providers.openai import chat_request as chat
 from turnkeeper.activities.providers.openai import responses
 from turnkeeper.activities.providers.openai.chat_request import NO_SIGNATURE
-from turnkeeper.activities.providers.tool_schemas import description_of, plain_schema
+from turnkeeper.activities.providers.request_encoding import description_of, plain_schema
 from turnkeeper.models.transcript.model_call import (
     CallPart,
     ModelMessage,

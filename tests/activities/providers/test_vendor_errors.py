@@ -2,7 +2,9 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from functools import partial
@@ -16,13 +18,14 @@ from temporalio.exceptions import ApplicationError
 from tests.activities.test_failures import failed
 from tests.speed import cpu_seconds
 from turnkeeper.activities.failures import describe_failure
-from turnkeeper.activities.providers.errors.vendor_errors import Vendor, error_from, should_retry_of
+from turnkeeper.activities.providers.errors.vendor_errors import error_from, should_retry_of
 from turnkeeper.activities.providers.errors.waiting_times import retry_after_of
-from turnkeeper.activities.providers.openai.responses import OPENAI
+from turnkeeper.activities.providers.openai.responses import OpenAIProvider
 from turnkeeper.activities.providers.protocol import ModelError
+from turnkeeper.activities.providers.provider import Vendor
 from turnkeeper.activities.providers.redaction import MAX_READ_CHARS, redact
 
-ACME = Vendor(name="Acme", key="ACME_API_KEY", package="acme")
+ACME = Vendor(name="acme", title="Acme", key="ACME_API_KEY", package="acme")
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
 
@@ -467,9 +470,9 @@ def test_agt_9_a_message_is_read_from_every_common_place(body: object) -> None:
 
 
 def test_agt_9_an_address_without_responses_suggests_the_other_api() -> None:
-    missing = error_from(404, {}, {"detail": "Not Found"}, vendor=OPENAI, now=NOW)
+    missing = error_from(404, {}, {"detail": "Not Found"}, vendor=OpenAIProvider.vendor, now=NOW)
     assert "'openai-chat:'" in missing.message
-    model = error_from(404, {}, openai("The model `x` does not exist"), vendor=OPENAI, now=NOW)
+    model = error_from(404, {}, openai("The model `x` does not exist"), vendor=OpenAIProvider.vendor, now=NOW)
     assert "openai-chat" not in model.message
 
 
@@ -704,3 +707,16 @@ def test_agt_9_comparing_a_huge_request_takes_little_time(filler: str) -> None:
     huge = filler * (2_000_000 // len(filler))
     request = {"input": [{"role": "user", "content": huge}]}
     assert cpu_seconds(lambda: judged(400, openai(huge), request_body=request)) < 5
+
+
+def test_agt_9_a_vendors_own_words_are_read_before_those_of_all() -> None:
+    words = {"quota": (frozenset({"teapot"}), re.compile("prompt is too long for your plan"))}
+    picky = replace(
+        ACME, error_words=words, attachment_words={"too_many": (frozenset(), re.compile("one cat, please"))}
+    )
+    for status, error in ((400, {"code": "teapot"}), (400, {"message": "prompt is too long for your plan"})):
+        assert error_from(status, {}, {"error": error}, vendor=picky, now=NOW).error_type == "quota"
+    refusal = error_from(400, {}, {"error": {"message": "one cat, please"}}, vendor=picky, now=NOW).refusal
+    assert refusal
+    assert refusal.of_attachments
+    assert refusal.of_attachments.problem == "too_many"

@@ -10,12 +10,12 @@ from tests.harness import UNASKED
 from tests.servers.from_registries import everything_server, file_server, time_server
 from tests.vendors.apis import WIRES
 from tests.vendors.environment import next_turn, vendor_environment
-from tests.vendors.server import Answer, Call
 from tests.waiting import BOUND
 from turnkeeper.activities.toolbox.toolbox import Toolbox, build_toolbox
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ToolInvocation
 from turnkeeper.models.transcript.trajectory import ToolResult
+from turnkeeper.testing.vendor_server import Answer, Call
 
 EVERYTHING: dict[str, tuple[dict[str, object], str]] = {
     "echo": ({"message": "hi"}, "Echo: hi"),

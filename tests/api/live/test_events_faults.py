@@ -362,3 +362,53 @@ async def test_api_3_a_hundred_watchers_cost_as_many_queries_as_one(
     assert {tuple(watcher.answers) for watcher in watchers} == {("echo: hi",)}
     # As many as there were workflow tasks, and not a hundred times that.
     assert len(session_requests.queries) <= 10
+
+
+# ---- partial output over sockets, whatever becomes of gateways and folders
+
+
+async def test_agt_5_two_gateways_show_the_same_answer_and_so_does_one_that_restarts(temporal: Client) -> None:
+    more, rest = Gate(is_open=False), Gate(is_open=False)
+    async with environment(temporal) as env:
+        env.vendor.script = [[Delta("respond", "Hel"), more, Delta("respond", "lo"), rest, says("Hello!")]]
+        settings = Settings(task_queue=env.task_queue, state_dir=env.settings.state_dir)
+        async with served(temporal, settings) as lasting_url, client_of(lasting_url) as http:
+            session = await started(http, "hi")
+            lasting = Watcher(http, session)
+            async with lasting.stream() as events:
+                async with served(temporal, settings) as url, client_of(url) as other_http:
+                    ending = await Watcher(other_http, session).until(lambda so_far: so_far.partial_texts == ["Hel"])
+                await lasting.until_in(events, lambda so_far: so_far.partial_texts == ["Hel"])
+                more.open()
+                await lasting.until_in(events, lambda so_far: so_far.partial_texts == ["Hello"])
+                async with served(temporal, settings) as url, client_of(url) as other_http:
+                    again = Watcher(other_http, session)
+                    again.last_event_id, again.copy, again.last = ending.last_event_id, ending.copy, ending.last
+                    async with again.stream() as events_again:
+                        await again.until_in(events_again, lambda so_far: so_far.partial_texts == ["Hello"])
+                        assert again.partial[0].fresh
+                        rest.open()
+                        await again.until_in(events_again, idle_after(1))
+                await lasting.until_in(events, idle_after(1))
+            for watcher in (lasting, again):
+                assert (watcher.answers, watcher.partial_texts) == (["Hello!"], [])
+
+
+async def test_agt_5_without_a_shared_folder_only_the_whole_answer_is_shown(temporal: Client, tmp_path: Path) -> None:
+    gate = Gate(is_open=False)
+    async with environment(temporal) as env:
+        env.vendor.script = [[Delta("respond", "Hel"), gate, says("Hello")]]
+        settings = Settings(task_queue=env.task_queue, state_dir=tmp_path)
+        async with served(temporal, settings) as url, client_of(url) as http:
+            session = await started(http, "hi")
+            await gate.until_arrived(1)
+            async with http.stream("GET", f"/workflow/{session}/events") as answer:
+                comment = await anext(answer.aiter_lines())
+            assert comment.startswith(": no partial output: no worker has a socket in the gateway's state_dir;")
+            assert str(tmp_path) not in comment
+            watcher = Watcher(http, session)
+            async with watcher.stream() as events:
+                await anext(events)
+                gate.open()
+                await watcher.until_in(events, idle_after(1))
+            assert (watcher.answers, watcher.partial) == (["Hello"], [])

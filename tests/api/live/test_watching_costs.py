@@ -47,15 +47,9 @@ async def workflow_tasks(client: Client, session: str) -> int:
     return sum(event.HasField("workflow_task_scheduled_event_attributes") for event in history.events)
 
 
-async def test_api_3_idle_watchers_cost_no_query_and_no_workflow_task(
-    http: httpx.AsyncClient,
-    session_requests: SessionRequests,
-    env: Environment,
-    timeouts: Timeouts,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    # Long polls end and start again, as they do every half minute.
-    monkeypatch.setattr(timeouts, "watch_poll", 0.2)
+@pytest.fixture
+def polls(monkeypatch: pytest.MonkeyPatch) -> VersionCounter:
+    """How often a session's history was read to follow it."""
     polls, poll = VersionCounter(), WorkflowService.get_workflow_execution_history
 
     async def counted(service: WorkflowService, request: GetWorkflowExecutionHistoryRequest, **more: Any) -> Any:
@@ -64,6 +58,19 @@ async def test_api_3_idle_watchers_cost_no_query_and_no_workflow_task(
         return await poll(service, request, **more)
 
     monkeypatch.setattr(WorkflowService, "get_workflow_execution_history", counted)
+    return polls
+
+
+async def test_api_3_idle_watchers_cost_no_query_and_no_workflow_task(
+    http: httpx.AsyncClient,
+    session_requests: SessionRequests,
+    env: Environment,
+    timeouts: Timeouts,
+    polls: VersionCounter,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Long polls end and begin anew, as they do every half a minute.
+    monkeypatch.setattr(timeouts, "watch_poll", 0.2)
     session = await started(http, "hi")
     watchers = [Watcher(http, session) for _ in range(20)]
     await asyncio.gather(*(watcher.until(idle_after(1)) for watcher in watchers))
@@ -99,6 +106,52 @@ async def test_api_3_repeated_polls_query_a_session_only_after_a_change(
 
     await until(is_idle_again)
     assert [turn["id"] for turn in (await polled(http, session, **cursor))["new_messages"]] == ["p2"]
+
+
+async def test_api_3_the_history_of_an_ended_session_is_not_read_again_and_again(
+    http: httpx.AsyncClient, polls: VersionCounter, env: Environment
+) -> None:
+    session = await started(http, "hi")
+    await Watcher(http, session).until(idle_after(1))
+    await http.post(f"/workflow/{session}/end")
+    await env.client.get_workflow_handle(session).result()
+
+    async def is_forgotten() -> bool:  # the watch of the open session has seen its end
+        await polled(http, session, since_revision=0)
+        version = polls.version
+        await polled(http, session, since_revision=0)
+        return polls.version == version
+
+    await until(is_forgotten)
+    version = polls.version
+    for _ in range(3):
+        ended = await polled(http, session)
+        cursor = {"last_seen_message_id": ended["last_seen_message_id"], "since_revision": ended["revision"]}
+        assert (await polled(http, session, **cursor, wait=0.1))["status"] == "ended"
+        await Watcher(http, session).until(lambda watcher: watcher.last.status == "ended")
+    assert polls.version == version
+
+
+async def test_api_3_a_session_that_takes_the_id_of_an_ended_one_is_followed(
+    http: httpx.AsyncClient, polls: VersionCounter, env: Environment
+) -> None:
+    session = await started(http, "hi")
+    await Watcher(http, session).until(idle_after(1))
+    await http.post(f"/workflow/{session}/end")
+    await env.client.get_workflow_handle(session).result()
+    ended = await polled(http, session, since_revision=0)
+    cursor = {"last_seen_message_id": ended["last_seen_message_id"], "since_revision": ended["revision"]}
+    assert (await polled(http, session, **cursor))["status"] == "ended"
+    await http.delete(f"/workflow/{session}")
+
+    async def is_free() -> bool:
+        return (await http.post("/workflow", json={"id": session})).status_code == 201
+
+    await until(is_free)
+    async with asyncio.TaskGroup() as group:
+        watcher = group.create_task(Watcher(http, session).until(idle_after(1)))
+        await env.adopt(env.client.get_workflow_handle(session)).prompt(id="again", text="more")
+    assert [turn.id for turn in watcher.result().copy.turns] == ["again"]
 
 
 async def test_api_3_a_poll_at_the_cursor_of_an_open_stream_needs_no_query(

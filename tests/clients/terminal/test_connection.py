@@ -1,7 +1,9 @@
 """The terminal chat without a gateway, with a restarted one, and for an unknown session: API-6."""
 
 import signal
+from datetime import timedelta
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from temporalio.client import Client
@@ -9,8 +11,13 @@ from temporalio.client import Client
 from tests.api.conftest import served
 from tests.clients.conftest import gateway_settings
 from tests.clients.terminal.conftest import Chat, run_chat
-from tests.harness import Environment, Gate, says
+from tests.harness import Environment, Gate, environment, product, says
+from tests.waiting import until
 from turnkeeper.activities.providers.protocol import Delta
+from turnkeeper.clients.python.gateway import GatewayClient
+from turnkeeper.models.ids import WorkflowId
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.workflows import activity_options
 
 
 async def test_api_6_the_chat_waits_for_a_gateway_that_restarts_in_mid_answer(
@@ -41,6 +48,31 @@ async def test_api_6_the_chat_waits_for_a_gateway_that_restarts_in_mid_answer(
             assert await terminal.exit_code() == 0
     finally:
         await opened.__aexit__(None, None, None)
+
+
+async def test_ses_15_the_terminal_shows_what_is_archived_while_no_worker_runs(
+    temporal: Client, chat: Chat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(activity_options, "IDLE_PAUSE", timedelta(seconds=0.1))
+    queue = f"q-{uuid4()}"
+    settings, session = Settings(task_queue=queue, state_dir=tmp_path, task_timeout=2), f"t-{uuid4()}"
+    async with served(temporal, settings, timeouts=product()) as url, GatewayClient(url) as gateway:
+        async with environment(temporal, task_queue=queue, state_dir=tmp_path) as env:
+            await gateway.start(session)
+            await gateway.ask(session, "one", wait=20)
+            await until(lambda: env.stores.archive.count(WorkflowId(session)))
+        async with chat("--session", session, at=url, is_awaited=False) as terminal:
+            await terminal.until("no worker is running. Later turns are shown once one is back.")
+            ended = (await gateway.page(session)).archive_time
+            assert ended is not None
+            assert f"As of {ended.astimezone():%H:%M}, no worker" in terminal.text
+            assert "echo: one" in terminal.text
+            async with environment(temporal, task_queue=queue, state_dir=tmp_path):
+                terminal.type("two")
+                await terminal.until("turn 2 ·")
+            for once in ("echo: one", "echo: two", "As of "):
+                assert terminal.text.count(once) == 1, once
+            terminal.press("c-d")
 
 
 async def test_api_6_sigterm_exits_the_chat_cleanly(chat: Chat) -> None:

@@ -206,7 +206,7 @@ def copies_equal_the_transcript(evidence: Evidence) -> Iterator[Violation]:
             for difference in _differences(copy, end):
                 yield Violation("a client's copy equals the transcript", end.session, copy.name, difference)
             for problem in copy.problems:
-                yield Violation("clients are sent what SES-12 says", end.session, copy.name, problem)
+                yield Violation("clients are sent what SES-12 and AGT-5 say", end.session, copy.name, problem)
 
 
 def errors_are_typed(evidence: Evidence) -> Iterator[Violation]:

@@ -75,12 +75,16 @@ class Effect:
 
 @dataclass(frozen=True)
 class Copy:
-    """A client's final copy. `problems`: updates it received that contradict SES-12."""
+    """A client's final copy. `problems`: events it received that contradict SES-12 or AGT-5.
+
+    `answers_shown`: how many answers it was shown some text of while they were written.
+    """
 
     name: str
     turns: list[dict[str, Any]]
     resets: int = 0
     problems: list[str] = field(default_factory=list)
+    answers_shown: int = 0
 
 
 @dataclass(frozen=True)

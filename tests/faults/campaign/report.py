@@ -55,6 +55,7 @@ def figures(evidence: Evidence) -> dict[str, Any]:
         "clients": {
             "copies": sum(len(end.copies) for end in evidence.sessions),
             "resets": sum(copy.resets for end in evidence.sessions for copy in end.copies),
+            "answers_shown": sum(copy.answers_shown for end in evidence.sessions for copy in end.copies),
         },
         "replayed": {"runs": evidence.replays.runs, "sessions": evidence.replays.sessions},
         "idle_after_last_fault": _spread(settled),

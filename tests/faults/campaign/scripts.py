@@ -56,9 +56,9 @@ def _effect(chance: random.Random, tool: str) -> dict[str, Any]:
 
 def _with_delay(chance: random.Random, response: dict[str, Any]) -> dict[str, Any]:
     kind = chance.random()
-    if kind < 0.03:
-        response["chunk_delay"] = 0.1
-    elif kind < 0.07:
+    if kind < 0.15:
+        response["chunk_delay"] = chance.choice([0.02, 0.1, 0.2])  # of a second for a word, as vendors stream
+    elif kind < 0.19:
         response["delay"] = round(chance.uniform(1, 3), 2)
     elif kind < 0.4:
         response["delay"] = round(chance.uniform(0.1, 0.4), 2)

@@ -6,15 +6,15 @@ from contextlib import aclosing
 
 from tests.faults.campaign.calls import Calls
 from tests.faults.campaign.evidence import Copy, Log
-from tests.faults.campaign.law import FINAL_STATUSES, LawfulCopy
+from tests.faults.campaign.law import FINAL_STATUSES, LawfulCopy, PartialAnswers
 from tests.waiting import pass_time
 from turnkeeper.clients.python.conversation import Conversation
 from turnkeeper.clients.python.errors import GatewayError
-from turnkeeper.clients.python.events import UpdateEvent
+from turnkeeper.clients.python.events import PartialEvent, UpdateEvent
 from turnkeeper.clients.python.gateway import GatewayClient
 
 LEAVES = 0.01
-"""Share of the updates after which a watcher closes its connection and opens another one."""
+"""Share of the events after which a watcher closes its connection and opens another one."""
 
 RETRY_SECONDS = 0.5
 MAX_WAIT_SECONDS = 10.0
@@ -28,6 +28,7 @@ class Watcher:
         self.resets = 0
         self.problems: list[str] = []
         self._conversation = Conversation()
+        self._partial_answers = PartialAnswers()
         self._urls = urls
         self._log = log
         self._chance = random.Random(seed)
@@ -39,7 +40,10 @@ class Watcher:
     @property
     def copy(self) -> Copy:
         turns = [turn.model_dump(mode="json") for turn in self._conversation.turns]
-        return Copy(f"watcher of {self.session}", turns, self.resets, self.problems)
+        problems = [*self.problems, *self._partial_answers.problems]
+        return Copy(
+            f"watcher of {self.session}", turns, self.resets, problems, answers_shown=self._partial_answers.judged
+        )
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -55,7 +59,13 @@ class Watcher:
     async def _watch(self, gateway: GatewayClient) -> None:
         async with aclosing(gateway.events(self.session, self._conversation.cursor, patience=5.0)) as events:
             async for event in events:
+                if isinstance(event, PartialEvent):
+                    self._partial_answers.grow(event.partial.model_dump())
+                    if self._chance.random() < LEAVES:
+                        return
                 if isinstance(event, UpdateEvent):
+                    turns = [*event.update.updated_messages, *event.update.new_messages]
+                    self._partial_answers.judge([turn.model_dump(mode="json") for turn in turns])
                     self.resets += event.update.reset
                     self._conversation.apply(event.update)
                     if event.update.status in FINAL_STATUSES:

@@ -11,7 +11,7 @@ from tests.vendors import anthropic_wire
 from tests.vendors.flavours.fleet import Override
 from tests.vendors.flavours.rules import Body
 from tests.vendors.media import PNG, base64_of
-from tests.vendors.server import Answer, Reply
+from turnkeeper.testing.vendor_server import Answer, Reply
 
 Calls = list[tuple[str, dict[str, Any]]]
 

@@ -25,8 +25,8 @@ from tests.faults.matrix.playing import (
 from tests.vendors.flavours.flavours import FLAVOURS
 from tests.vendors.flavours.fleet import Override
 from tests.vendors.flavours.rules import Body
-from tests.vendors.server import Answer, Reply
 from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.testing.vendor_server import Answer, Reply
 
 HISTORY = {
     "max_messages": 24,

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from tests.faults.matrix.playing import IMAGE, Row, RowSession, is_answered
 from tests.vendors.flavours.flavours import FLAVOURS
 from tests.vendors.flavours.rules import Body, Issued, Violation
-from tests.vendors.server import Answer, Call, Reply
+from turnkeeper.testing.vendor_server import Answer, Call, Reply
 
 Story = Callable[[RowSession], Awaitable[None]]
 

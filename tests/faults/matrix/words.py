@@ -10,7 +10,7 @@ from tests.faults.matrix.parts import CHAT
 from tests.faults.matrix.playing import Play, Row, RowSession, is_answered
 from tests.vendors.flavours.fleet import Override, prompt
 from tests.vendors.flavours.rules import Body
-from tests.vendors.server import Reply
+from turnkeeper.testing.vendor_server import Reply
 
 MAX_CHARS = 9_000
 """The length of the messages, as JSON, from which a request is too long."""

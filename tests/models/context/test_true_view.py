@@ -18,7 +18,6 @@ from tests.models.context.test_model_view import orphans
 from tests.vendors.anthropic_wire import AnthropicWire
 from tests.vendors.chat_wire import ChatWire
 from tests.vendors.responses_wire import ResponsesWire
-from tests.vendors.server import VendorWire
 from tests.vendors.utterances import UTTERANCES, Utterance, utterances_of_events
 from turnkeeper.activities.providers.anthropic import request as anthropic
 from turnkeeper.activities.providers.openai import chat_request as chat
@@ -38,6 +37,7 @@ from turnkeeper.models.transcript.conversation import TurnStop
 from turnkeeper.models.transcript.model_call import CallPart, ModelMessage, ModelRequest, ModelResponse, SummaryOutcome
 from turnkeeper.models.transcript.notes import prompt_left_out
 from turnkeeper.models.transcript.trajectory import ToolCall, ToolResult
+from turnkeeper.testing.vendor_server import VendorServer
 
 MODEL = "offline:"
 
@@ -70,7 +70,7 @@ def utterances_in(messages: Iterable[ModelMessage]) -> Iterator[Utterance]:
 
 def utterances_on_wires(request: ModelRequest) -> Iterator[Iterator[Utterance]]:
     """Yield the request as each API gets it; the API's own rules hold."""
-    bodies: dict[str, tuple[VendorWire, Any]] = {
+    bodies: dict[str, tuple[VendorServer, Any]] = {
         "anthropic": (AnthropicWire(), anthropic.encode(request, name="claude-sonnet-5-5")),
         "chat": (ChatWire(), chat.encode(request, name="qwen3")),
         "responses": (ResponsesWire(), responses.encode(request, name="gpt-5.5", session_id="s1")),

@@ -15,6 +15,7 @@ from tests.waiting import until
 from turnkeeper.activities.model_request.answer_publisher import AnswerPublisher
 from turnkeeper.activities.providers.protocol import Delta
 from turnkeeper.models.transcript.partial_output import MAX_PARTIAL_BYTES, PartialOutput, PartialTag
+from turnkeeper.stores.partials import over_sockets
 from turnkeeper.stores.partials.over_sockets import FOLDER, Follow, SocketCarrier
 
 NAMES = {"namespace": "default", "task_queue": "q"}
@@ -66,13 +67,68 @@ async def test_agt_5_a_stopped_worker_leaves_no_file(state_dir: Path) -> None:
     assert list((state_dir / FOLDER).iterdir()) == []
 
 
-async def test_agt_5_the_file_of_a_dead_worker_is_removed(carriers: AsyncExitStack, folder: Path) -> None:
-    dead = await opened(carriers, folder, listens=True)
-    file, server, dead._file = dead._file, dead._server, None
+async def left_by_a_dead_worker(folder: Path) -> Path:
+    """Return the file of a worker that was killed."""
+    async with SocketCarrier(folder, **NAMES) as dead:
+        await dead.listen()
+        file, dead._file = dead._file, None
     assert file is not None
-    assert server is not None
-    server.close()
+    assert file.exists()
+    return file
+
+
+async def test_agt_5_a_worker_that_starts_removes_the_files_of_dead_ones(
+    carriers: AsyncExitStack, folder: Path
+) -> None:
+    alive = await opened(carriers, folder, listens=True)
+    files = [await left_by_a_dead_worker(folder) for _ in range(2)]
+    worker = await opened(carriers, folder, listens=True)
+    assert set((folder / FOLDER).iterdir()) == {alive._file, worker._file}
+    assert not any(file.exists() for file in files)
+
+
+@pytest.mark.parametrize("length", range(104, 112))
+async def test_agt_5_a_path_of_any_length_can_be_connected(
+    carriers: AsyncExitStack, state_dir: Path, length: int
+) -> None:
+    rest = len(f"/{FOLDER}/12345678-12345678.sock")
+    folder = state_dir / ("n" * (length - rest - len(str(state_dir)) - 1))
     worker, gateway = await opened(carriers, folder, listens=True), await opened(carriers, folder)
+    assert len(str(worker._file)) == length
+    with AnswerPublisher(worker, "s", TAG) as answer:
+        answer.grow(Delta("respond", "Hel"))
+        async with gateway.following("s") as live:
+            await seen(live, is_text("Hel"))
+
+
+async def test_agt_5_a_socket_that_can_not_be_read_is_logged_once(
+    carriers: AsyncExitStack, state_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(over_sockets, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(over_sockets, "SCAN_SECONDS", 0.01)
+    attempts = 0
+
+    async def forbidden(*_: object, **__: object) -> object:
+        nonlocal attempts
+        attempts += 1
+        raise PermissionError
+
+    worker, gateway = await opened(carriers, state_dir, listens=True), await opened(carriers, state_dir)
+    monkeypatch.setattr(asyncio, "open_unix_connection", forbidden)
+
+    async def is_retried() -> bool:
+        return attempts >= 3
+
+    async with gateway.following("s"):
+        await until(is_retried)
+    assert worker._file is not None
+    assert worker._file.exists(), "its worker may be alive"
+    assert [record.levelname for record in caplog.records if "can't be read" in record.message] == ["WARNING"]
+
+
+async def test_agt_5_the_file_of_a_dead_worker_is_removed(carriers: AsyncExitStack, folder: Path) -> None:
+    worker, gateway = await opened(carriers, folder, listens=True), await opened(carriers, folder)
+    file = await left_by_a_dead_worker(folder)
     async with gateway.following("s") as live:
         with AnswerPublisher(worker, "s", TAG) as answer:
             answer.grow(Delta("respond", "Hel"))
@@ -184,7 +240,7 @@ async def test_agt_5_installations_that_share_a_folder_are_isolated(
             assert is_text("ours")(await seen(live, lambda partial: True))
 
 
-async def test_agt_5_a_slow_gateway_gets_the_newest_output_and_delays_nobody(
+async def test_agt_5_a_slow_gateway_gets_the_newest_output_and_delays_no_others(
     carriers: AsyncExitStack, state_dir: Path
 ) -> None:
     worker, gateway = await opened(carriers, state_dir, listens=True), await opened(carriers, state_dir)

@@ -8,7 +8,7 @@ from typing import Any
 from tests.vendors import anthropic_wire, responses_wire
 from tests.vendors.flavours.anthropic_rules import prefix_of
 from tests.vendors.flavours.rules import Body, Issued, fingerprint
-from tests.vendors.server import Answer, Call, Reply
+from turnkeeper.testing.vendor_server import Answer, Call, Reply
 
 Render = Callable[[Answer, Body, Issued], Reply]
 

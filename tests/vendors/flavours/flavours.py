@@ -8,7 +8,7 @@ from typing import Any, Literal
 from tests.vendors.flavours import anthropic_rules, chat_rules, responses_rules
 from tests.vendors.flavours.answers import ChatDialect, Render, claude, gpt
 from tests.vendors.flavours.rules import Body, Issued, Validator, Violation
-from tests.vendors.server import Reply
+from turnkeeper.testing.vendor_server import Reply
 
 Api = Literal["anthropic", "openai", "openai-chat"]
 

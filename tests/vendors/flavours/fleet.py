@@ -14,11 +14,11 @@ from typing import Any
 
 from tests.vendors.flavours.flavours import BY_NAME, Flavour
 from tests.vendors.flavours.rules import Body, Issued, Violation
-from tests.vendors.server import BOUND, Answer, Call, Received, Reply, WireServer
 from turnkeeper.activities.providers.anthropic.provider import AnthropicProvider
 from turnkeeper.activities.providers.openai.chat import OpenAIChatProvider
 from turnkeeper.activities.providers.openai.responses import OpenAIProvider
-from turnkeeper.activities.providers.protocol import Provider
+from turnkeeper.activities.providers.provider import Provider
+from turnkeeper.testing.vendor_server import BOUND, Answer, Call, Received, Reply, ScriptedHttpServer
 
 KEY = "key-of-a-test-0123456789"
 SUMMARY = "What was said so far."
@@ -79,7 +79,7 @@ class Fleet:
 
     def __init__(self, is_summary: Callable[[str], bool] = lambda text: False) -> None:
         """`is_summary` returns whether a request, as JSON, asks for a summary."""
-        self.server = WireServer(otherwise=self._reply)
+        self.server = ScriptedHttpServer(otherwise=self._reply)
         self._lines: dict[str, Line] = {}
         self._providers: dict[tuple[str, str], Provider] = {}
         self._is_summary = is_summary

@@ -7,9 +7,9 @@ import pytest
 from tests.harness import Environment
 from tests.vendors.anthropic_cache import without_breakpoints
 from tests.vendors.anthropic_wire import MODEL, AnthropicWire, error_body
-from tests.vendors.server import Answer, Call, Reply
-from turnkeeper.activities.providers.protocol import Provider
+from turnkeeper.activities.providers.provider import Provider
 from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.testing.vendor_server import Answer, Call, Reply
 
 LOOK_TWICE = Answer(
     think="Left, then right.",

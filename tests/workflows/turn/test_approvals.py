@@ -219,7 +219,7 @@ async def test_agt_8_an_ending_session_waits_for_the_decision_first(env: Environ
     assert len(env.tools.calls) == 1
 
 
-async def test_agt_8_an_unattended_session_asks_nobody_unless_the_policy_requires_it(env: Environment) -> None:
+async def test_agt_8_an_unattended_session_requests_no_approval_unless_required(env: Environment) -> None:
     start = SessionInput(unattended=True, tool_policy={"post": "ask"})
     session = await waiting_for(env, ("send_mail", {}), ("post", {}), start=start)
     (pending,) = await session.awaited_approvals()

@@ -11,7 +11,6 @@ from temporalio.client import Client
 
 from tests.harness import BOUND, AnswerParts, Environment, Gate, asks, environment, says
 from tests.vendors.apis import WIRES
-from tests.vendors.server import Answer
 from turnkeeper.activities.providers.finish_reasons import UNCLEAR_ANSWER
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.activities.providers.registry import ProviderRegistry
@@ -24,6 +23,7 @@ from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse,
 from turnkeeper.models.transcript.trajectory import ModelStep, Usage
 from turnkeeper.stores.partials.heartbeats import HeartbeatCarrier
 from turnkeeper.stores.partials.in_process import InProcessCarrier
+from turnkeeper.testing.vendor_server import Answer
 
 STORY = "It was a dark and stormy night. " * 20
 

@@ -14,7 +14,6 @@ from temporalio.common import RetryPolicy
 from tests.harness import BOUND, AnswerParts, DrivenSession, Environment, Gate, asks, broken, environment, heal, says
 from tests.vendors.apis import WIRES
 from tests.vendors.chat_wire import ChatWire
-from tests.vendors.server import Answer
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
 from turnkeeper.activities.providers.registry import ProviderRegistry
@@ -25,6 +24,7 @@ from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolInvocation
 from turnkeeper.models.transcript.trajectory import INTERRUPTED_NOTE, ModelStep, ToolResult
 from turnkeeper.stores.partials.heartbeats import HeartbeatCarrier
+from turnkeeper.testing.vendor_server import Answer
 
 STORY = "It was a dark"
 

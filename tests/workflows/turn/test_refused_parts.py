@@ -8,13 +8,13 @@ from temporalio.client import Client
 
 from tests.vendors.apis import WIRES
 from tests.vendors.environment import next_turn, vendor_environment
-from tests.vendors.server import Answer, Call, Received, Reply, VendorWire
 from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.testing.vendor_server import Answer, Call, Received, Reply, VendorServer
 
 DONE = Answer(text="Done.")
 
 
-def refuse_if(wire: VendorWire, is_refused: Callable[[Any], bool], words: str) -> None:
+def refuse_if(wire: VendorServer, is_refused: Callable[[Any], bool], words: str) -> None:
     """Make the vendor reject these requests with 400, and answer all others."""
     answer, refusal = wire.reply(DONE), Reply.error(400, {"error": {"type": "invalid_request_error", "message": words}})
     wire.server.check = lambda body: None

@@ -8,11 +8,11 @@ from tests.harness import Environment
 from tests.vendors.anthropic_wire import AnthropicWire
 from tests.vendors.chat_wire import ChatWire
 from tests.vendors.responses_wire import ResponsesWire
-from tests.vendors.server import Answer, Call, VendorWire
 from tests.vendors.utterances import UTTERANCES, Utterance
 from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.testing.vendor_server import Answer, Call, VendorServer
 
-MAKERS: dict[str, Callable[[], VendorWire]] = {
+MAKERS: dict[str, Callable[[], VendorServer]] = {
     "anthropic": AnthropicWire,
     "responses": ResponsesWire,
     "chat": ChatWire,
@@ -25,7 +25,7 @@ LOOK = Answer(calls=[Call("c1", "look", {})])
 class Api:
     """An API on loopback, the vendor of all models of the environment."""
 
-    def __init__(self, name: str, wire: VendorWire) -> None:
+    def __init__(self, name: str, wire: VendorServer) -> None:
         self._name = name
         self.wire = wire
 

@@ -94,3 +94,8 @@ def test_agt_10_unused_token_counts_take_no_space_in_history() -> None:
     assert dumped == {"text": "They counted.", "usage": {"input_tokens": 7, "cost": 0.0}}
     assert SummaryOutcome.model_validate(dumped) == summary
     assert SummaryOutcome().model_dump_json() == "{}"
+
+
+def test_agt_9_estimated_usage_is_counted_apart_in_a_sum() -> None:
+    usage_so_far, estimated = Usage(input_tokens=10, output_tokens=5), Usage(input_tokens=8, estimated_tokens=8)
+    assert usage_so_far + estimated == Usage(input_tokens=18, output_tokens=5, estimated_tokens=8)

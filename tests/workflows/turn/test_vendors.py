@@ -12,7 +12,6 @@ from temporalio.client import Client
 from tests.harness import DrivenSession, Environment, environment
 from tests.vendors.anthropic_cache import without_breakpoints
 from tests.vendors.apis import WIRES
-from tests.vendors.server import Answer, Call, VendorWire
 from turnkeeper.activities.providers.registry import ProviderRegistry
 from turnkeeper.activities.toolbox.toolbox import build_toolbox
 from turnkeeper.models.ids import split_model
@@ -20,7 +19,7 @@ from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import ModelStep
-from turnkeeper.worker import build_providers
+from turnkeeper.testing.vendor_server import Answer, Call, VendorServer
 
 PROMPT = "Read a.txt and read b.txt, and write hello to c.txt"
 FOLLOW_UP = "What did I ask first?"
@@ -43,11 +42,11 @@ ASK_BEFORE_WRITING = {"file_write": "ask"}
 
 
 @asynccontextmanager
-async def with_real_tools(client: Client, wires: Sequence[VendorWire], workspace: Path) -> AsyncIterator[Environment]:
+async def with_real_tools(client: Client, wires: Sequence[VendorServer], workspace: Path) -> AsyncIterator[Environment]:
     """A worker that has the models of `wires` and the offline model, and works in `workspace`."""
     (workspace / "a.txt").write_text("apple\n")
     (workspace / "b.txt").write_text("banana\n")
-    offline = build_providers(Settings(offline_words_per_second=0))
+    offline = ProviderRegistry.from_settings(Settings(offline_words_per_second=0))
     factories = {split_model(wire.model)[0]: wire.provider for wire in wires}
     providers = ProviderRegistry({**factories, "offline": lambda: offline.resolve("offline:")[0]})
     async with (

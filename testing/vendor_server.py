@@ -1,6 +1,6 @@
-"""A vendor on loopback whose every byte a test controls: AGT-11.
+r"""A vendor on loopback whose every byte a test controls (AGT-11).
 
-How to use it. A `WireServer` answers requests with the `Reply`s of its queue, in order; a request beyond them, and one
+A `ScriptedHttpServer` answers requests with the `Reply`s of its queue, in order; a request beyond them, and one
 whose body its `check` refuses, fails the test when the server is left. `requests` are all that arrived, for exact
 counts. A reply is written chunk by chunk and then ended as it says:
 
@@ -12,8 +12,8 @@ counts. A reply is written chunk by chunk and then ended as it says:
     Reply.error(429, {...}, {"retry-after": "2"})     an error with a JSON body
     server.refusing()                                 nobody listens while it lasts
 
-What an API's answers look like is said by a `VendorWire` (`anthropic_wire.py` and others): all have the same face, so
-that one table of faults serves all of them.
+What an API's answers look like is said by its `VendorServer`: all have the same interface, so that one set of checks
+serves all of them (`provider_kit.py`). A provider that doesn't use HTTP has a `FaultServer` that is no server.
 """
 
 import asyncio
@@ -25,8 +25,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
-from tests.vendors.typed_dicts import adapter_of
-from turnkeeper.activities.providers.protocol import Provider
+from turnkeeper.activities.providers.provider import Provider
 
 BOUND = 30.0
 """The longest wait of a test, in seconds."""
@@ -57,11 +56,9 @@ class Reply:
 
     @classmethod
     def error(cls, status: int, body: object, headers: dict[str, str] | None = None) -> "Reply":
-        """An answer that is no stream; `body` is sent as JSON, text as it is."""
-        is_text = isinstance(body, str)
-        payload = body.encode() if is_text else json.dumps(body).encode()  # type: ignore[union-attr]
-        kind = "text/html" if is_text else "application/json"
-        return cls(chunks=(payload,), status=status).with_headers({"content-type": kind, **(headers or {})})
+        """Return an answer that is no stream; `body` is sent as JSON, text as it is."""
+        payload, kind = (body, "text/html") if isinstance(body, str) else (json.dumps(body), "application/json")
+        return cls(chunks=(payload.encode(),), status=status).with_headers({"content-type": kind, **(headers or {})})
 
     def with_headers(self, headers: dict[str, str]) -> "Reply":
         return replace(self, headers=tuple({**dict(self.headers), **headers}.items()))
@@ -100,7 +97,7 @@ class Received:
 
 
 @dataclass
-class WireServer:
+class ScriptedHttpServer:
     """The server; `async with` starts and ends it. With `otherwise`, requests beyond the queue are answered by that."""
 
     check: Callable[[Any], None] = lambda body: None
@@ -261,7 +258,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer of a model, in no vendor's format: a `VendorWire` renders it. Usage as the vendors bill it, in tokens.
+    """An answer of a model, in no vendor's format: a `FaultServer` renders it. Usage as vendors bill it, in tokens.
 
     `stop`: by default what follows from the calls. `cached` and `cache_write` are parts of `input`, `reasoning` of
     `output`.
@@ -282,17 +279,40 @@ class Answer:
         return self.stop or ("tool_calls" if self.calls else "end_turn")
 
 
-class VendorWire(ABC):
-    """One API of one vendor on loopback: the interface of all of them."""
+class FaultServer(ABC):
+    """What a provider under test asks, and what that answers. `async with` starts and ends it."""
 
     model: str
     """The session's model name for this server, as `provider:name`."""
 
-    sdk_types: tuple[str, ...]
-    """The SDK's types of a request and of an event, as `package.module:Name`."""
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *failure: Any) -> None:
+        return None
+
+    @abstractmethod
+    def provider(self, *, silence_timeout: float = BOUND) -> Provider:
+        """Return a new provider that asks this server."""
+
+    @abstractmethod
+    def script(self, *replies: Any) -> None:
+        """Queue what is answered: an `Answer`, or what `fault` and `cut` return."""
+
+    @abstractmethod
+    def fault(self, fault: Fault, headers: dict[str, str] | None = None) -> Any:
+        """Refuse a request as the vendor does, with its status, its body and these headers."""
+
+    @abstractmethod
+    def cut(self, answer: Answer) -> Any:
+        """Begin an answer, and lose the connection in the middle."""
+
+
+class VendorServer(FaultServer):
+    """One API of one vendor on loopback."""
 
     def __init__(self) -> None:
-        self.server = WireServer(check=self.check)
+        self.server = ScriptedHttpServer(check=self.check)
 
     @property
     def base_url(self) -> str:
@@ -304,16 +324,17 @@ class VendorWire(ABC):
         return self.server.requests
 
     def script(self, *replies: Answer | Reply) -> None:
-        """Queue what is answered; see `reply`, `fault` and `Reply` for what goes wrong."""
         self.server.replies(*(reply if isinstance(reply, Reply) else self.reply(reply) for reply in replies))
 
     def refuse_always(self, reply: Reply) -> None:
         """Answer every further request by `reply`, whatever is left out of it."""
         self.server.otherwise = lambda received: reply
 
+    def cut(self, answer: Answer) -> Reply:
+        whole = self.reply(answer)
+        return whole.cut_after(len(whole.chunks) * 2 // 3)
+
     async def __aenter__(self) -> Self:
-        for sdk_type in self.sdk_types:
-            adapter_of(sdk_type)  # no request waits for it
         await self.server.__aenter__()
         return self
 
@@ -322,7 +343,7 @@ class VendorWire(ABC):
 
     @abstractmethod
     def check(self, body: Any) -> None:
-        """Raise unless `body` is a request that the vendor's own types allow."""
+        """Raise unless `body` is a request that the vendor allows; its SDK's own types are the best rule."""
 
     @abstractmethod
     def system_of(self, body: Any) -> str:
@@ -347,7 +368,3 @@ class VendorWire(ABC):
     @abstractmethod
     def fault_within(self, fault: Fault) -> Reply:
         """Begin an answer, and break it off with an error event of the vendor's."""
-
-    @abstractmethod
-    def provider(self, *, silence_timeout: float = BOUND) -> Provider:
-        """Return our own provider, which asks this server."""
