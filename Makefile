@@ -75,8 +75,9 @@ lint: $(DEVELOPER)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(DEVELOPER) ## run the benchmarks; results in benchmarks/RESULTS.md
-	$(BIN)/python -m benchmarks
+# ONLY=streaming,turns for some of them; the results of the others stay. The names: .venv/bin/python -m benchmarks --help
+bench: $(DEVELOPER) ## run the benchmarks, some 12 minutes; results in benchmarks/RESULTS.md; ONLY=streaming,turns
+	@$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY))
 
 # ARGUMENTS='--turns 20 --conversations 1 --print' for a short trial.
 bench-peers: $(DEVELOPER) ## run the same work through other libraries, which it installs; results in the same file
@@ -89,7 +90,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv --upgrade-deps $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt \
-		--editable '.[anthropic,openai,postgres,prices,redis]'
+		--editable '.[all]'
 # pip compiles on one core, which takes as long as all else. A file that is no valid module is nobody's concern.
 	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 	@touch $@

@@ -10,27 +10,32 @@ import logging
 import platform
 import signal
 import sys
-from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from turnkeeper.clients.terminal.command_options import (
+    JsonOption,
+    UrlOption,
+    exit_with,
+    gateway_url,
+    settings_or_exit,
+)
+from turnkeeper.features import all_features
 from turnkeeper.models.ids import ID_RULE, is_id
 from turnkeeper.models.settings.mcp_config import load_foreign_servers
 from turnkeeper.models.settings.settings import Settings, SettingsError, load_settings
 from turnkeeper.ops.local.logs import set_up_logging
 from turnkeeper.ops.local.ports import free_port, is_free
-from turnkeeper.ops.local.supervisor import Gateway
+from turnkeeper.ops.local.process import loop_watchdog, missing_extra_explained, paused_collector, run_to_end
 from turnkeeper.stores.private_files import close_to_others
-from turnkeeper.workflows.hosting.endpoint import TemporalAccessError
-from turnkeeper.workflows.hosting.process import paused_collector, run_to_end
+from turnkeeper.stores.temporal.endpoint import TemporalAccessError
 
 if TYPE_CHECKING:
     from turnkeeper.clients.terminal.gateway_command import CopyCommands
     from turnkeeper.clients.terminal.tasks import TaskCommands
-    from turnkeeper.ops.checks.doctor import Finding
+    from turnkeeper.features.commands_feature import Finding
 
 WORKER_PATIENCE_SECONDS = 30.0
 """How long a worker waits for a Temporal server that is starting."""
@@ -49,17 +54,15 @@ commands = typer.Typer(
     # Only Markdown paragraphs are wrapped to the terminal's width.
     rich_markup_mode="markdown",
 )
+for _feature in all_features():
+    if _feature.commands and _feature.commands.commands:
+        commands.add_typer(_feature.commands.commands)
 
 
 def _check_id(param: typer.CallbackParam, text: str | None) -> str | None:
     if text is not None and not is_id(text):
-        _exit_with(f"{param.opts[0]} {text!r} is not a session id. An id has {ID_RULE}.")
+        exit_with(f"{param.opts[0]} {text!r} is not a session id. An id has {ID_RULE}.")
     return text
-
-
-UrlOption = Annotated[
-    str | None, typer.Option(metavar="URL", help="The gateway's address. Default: the stack of this folder.")
-]
 
 
 @commands.command()
@@ -68,7 +71,7 @@ def up() -> None:
     from turnkeeper.ops.local.dev_server import DevServerError
     from turnkeeper.ops.local.supervisor import check_state_folder, run_stack, run_until_signalled
 
-    settings = _settings()
+    settings = settings_or_exit()
     set_up_logging(settings.model_copy(update={"log_level": "warning"}), has_sdk=False)
     try:
         # Checked here, since a worker that can't use a file would restart again and again.
@@ -77,27 +80,7 @@ def up() -> None:
         _make_workspace(settings.workspace_root)
         run_until_signalled(run_stack(settings, _print_line))
     except (DevServerError, SettingsError, TemporalAccessError) as error:
-        _exit_with(error)
-
-
-@commands.command()
-def tools(
-    file: Path,
-    describe: Annotated[bool, typer.Option("--describe", hidden=True)] = False,
-) -> None:
-    """Serve the tools of a file's agents as an MCP server over stdio."""
-    from turnkeeper.features.agents.agent_file import AgentFileError, load_agents
-    from turnkeeper.features.agents.registration import description
-
-    try:
-        if describe:
-            print(description(load_agents(file), file))
-            return
-        from turnkeeper.features.agents.tool_process import main
-
-        main(file, max_bytes=_settings().tool_memory)
-    except AgentFileError as error:
-        _exit_with(error)
+        exit_with(error)
 
 
 @commands.command()
@@ -107,13 +90,13 @@ def worker(
     ] = None,
 ) -> None:
     """Run a worker, which executes sessions. You can run any number."""
-    settings = _settings()
+    settings = settings_or_exit()
     set_up_logging(settings)
     close_to_others(settings.state_dir)
     try:
         asyncio.run(_run_worker(settings, activity_reports))
     except (TemporalAccessError, SettingsError) as error:
-        _exit_with(error)
+        exit_with(error)
 
 
 @commands.command()
@@ -125,22 +108,22 @@ def api() -> None:
         from turnkeeper.api.http.server import GatewayServer
         from turnkeeper.stores.stores import check_stores
 
-    settings = _settings()
+    settings = settings_or_exit()
     set_up_logging(settings)
     close_to_others(settings.state_dir)
     port = settings.api_port or free_port(settings.api_host)
     if not is_free(port, settings.api_host):
-        _exit_with(f"Port {port} on {settings.api_host} is in use. Stop that program or set api_port.")
+        exit_with(f"Port {port} on {settings.api_host} is in use. Stop that program or set api_port.")
     try:
         asyncio.run(check_stores(settings))
         gateway = create_app(settings)
     except SettingsError as error:
-        _exit_with(error)
+        exit_with(error)
     # After its shutdown uvicorn raises the signal again, which is no failure.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     with contextlib.suppress(KeyboardInterrupt):
         bounds = ConnectionBounds.of(settings)
-        GatewayServer(gateway, host=settings.api_host, port=port, bounds=bounds).run()
+        GatewayServer(gateway, host=settings.api_host, port=port, bounds=bounds, watchdog=loop_watchdog).run()
 
 
 @commands.command()
@@ -173,7 +156,7 @@ def chat(
     from turnkeeper.clients.terminal.chat import ChatCommand
 
     command = ChatCommand(
-        url=_gateway_url(url), url_option=url, as_json=as_json, message=message, session=session, attach=attach or ()
+        url=gateway_url(url), url_option=url, as_json=as_json, message=message, session=session, attach=attach or ()
     )
     raise typer.Exit(command.chat())
 
@@ -186,7 +169,6 @@ tasks = typer.Typer(
 commands.add_typer(tasks)
 
 TaskIdArgument = Annotated[str, typer.Argument(metavar="TASK_ID", help="The task's id.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON, one object per line.")]
 SessionArgument = Annotated[str, typer.Argument(metavar="ID", callback=_check_id, help="The session's id.")]
 NewIdOption = Annotated[
     str | None,
@@ -235,7 +217,7 @@ def create_task(
     try:
         fields = task_fields(options, context=context, inherit=inherit)
     except OptionError as error:
-        _exit_with(error)
+        exit_with(error)
     raise typer.Exit(_task_commands(url, as_json).create(description, fields, is_awaited=wait))
 
 
@@ -296,74 +278,6 @@ def cancel_task(
     raise typer.Exit(_task_commands(url, as_json).cancel(task_id, reason=reason))
 
 
-keys = typer.Typer(
-    name="keys",
-    help="Create, list and revoke the keys of the gateway's callers. The setting auth.keys makes the gateway need one.",
-    no_args_is_help=True,
-)
-commands.add_typer(keys)
-
-
-@keys.command("create")
-def create_key(
-    tenant: Annotated[
-        str, typer.Option(metavar="NAME", help="The tenant whose sessions it opens; default: the default tenant.")
-    ] = "",
-    user: Annotated[str | None, typer.Option(metavar="NAME", help="Who gets it.")] = None,
-    role: Annotated[str, typer.Option(metavar="ROLE", help="reader, writer, approver or admin.")] = "writer",
-    expires: Annotated[
-        str | None,
-        typer.Option(metavar="WHEN", help="After 12h or 90d, or on a date (2027-01-31); default: never."),
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Create a key and print it. This is the only time that it is shown."""
-    from turnkeeper.features.access.keys_command import NewKey
-    from turnkeeper.features.access.keys_command import create_key as create
-
-    with _settings_of_keys() as settings:
-        new = NewKey.of(tenant=tenant, user=user, role=role, expires=expires)
-        text, notes = asyncio.run(create(settings, new, as_json=as_json))
-    print(text, flush=True)
-    for note in notes:
-        print(note, file=sys.stderr)
-
-
-@keys.command("list")
-def list_keys(as_json: JsonOption = False) -> None:
-    """List all keys, without their secrets."""
-    from turnkeeper.features.access.keys_command import list_keys as listed
-
-    with _settings_of_keys() as settings:
-        lines = asyncio.run(listed(settings, as_json=as_json))
-    for line in lines:
-        print(line)
-
-
-@keys.command("revoke")
-def revoke_key(
-    key_id: Annotated[str, typer.Argument(metavar="KEY_ID", help="The key's id, as `keys list` has it.")],
-    as_json: JsonOption = False,
-) -> None:
-    """Revoke a key. It is refused within a second, and streams that it opened end within five."""
-    from turnkeeper.features.access.keys_command import revoke_key as revoke
-
-    with _settings_of_keys() as settings:
-        print(asyncio.run(revoke(settings, key_id, as_json=as_json)))
-
-
-@contextlib.contextmanager
-def _settings_of_keys() -> Iterator[Settings]:
-    """Return the settings; an error in the block ends the program."""
-    from turnkeeper.features.access.keys_command import KeyOptionError
-    from turnkeeper.stores.database.database import StoreUnavailableError
-
-    try:
-        yield load_settings()
-    except (KeyOptionError, SettingsError, StoreUnavailableError) as error:
-        _exit_with(error)
-
-
 @commands.command()
 def export(
     session: SessionArgument,
@@ -405,24 +319,6 @@ def fork(
 
 
 @commands.command()
-def audit(
-    session: Annotated[str | None, typer.Option(metavar="ID", help="Only changes of this session.")] = None,
-    user: Annotated[str | None, typer.Option(metavar="NAME", help="Only what this user asked for.")] = None,
-    action: Annotated[str | None, typer.Option(metavar="ACTION", help="Only this, such as start or approve.")] = None,
-    since: Annotated[datetime | None, typer.Option(metavar="TIME", help="Only from this time on, in UTC.")] = None,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most N changes.")] = 100,
-    url: UrlOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Show who changed what, newest first, and never what was said. With keys, only admins may."""
-    from turnkeeper.clients.terminal.gateway_command import AuditCommand
-
-    moment = since.replace(tzinfo=UTC) if since else None
-    command = AuditCommand(url=_gateway_url(url), url_option=url, as_json=as_json)
-    raise typer.Exit(command.show(session_id=session, user=user, action=action, since=moment, limit=limit))
-
-
-@commands.command()
 def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Keep everything running afterwards, until Ctrl-C.")] = False,
 ) -> None:
@@ -439,7 +335,7 @@ def demo(
     try:
         code = run_demo(keep=keep)
     except (DevServerError, DemoError) as error:
-        _exit_with(error, code=NOT_CHECKED)
+        exit_with(error, code=NOT_CHECKED)
     if code == STOPPED:
         _print_line("Demo stopped. Everything was removed.")
     raise typer.Exit(code)
@@ -462,8 +358,8 @@ def health() -> None:
     """
     from turnkeeper.ops.checks.worker_report import find_trouble
 
-    if trouble := find_trouble(_settings()):
-        _exit_with(trouble)
+    if trouble := find_trouble(settings_or_exit()):
+        exit_with(trouble)
 
 
 @commands.command()
@@ -487,7 +383,7 @@ def replay_check(
     try:
         code = asyncio.run(_replay_check(histories, session, every=every, limit=limit, as_json=as_json))
     except TemporalAccessError as error:
-        _exit_with(error, code=NOT_CHECKED)
+        exit_with(error, code=NOT_CHECKED)
     raise typer.Exit(code)
 
 
@@ -501,39 +397,26 @@ def version() -> None:
 
 def app() -> NoReturn:
     """Run the command line, and end the process."""
-    run_to_end(commands)
+    run_to_end(missing_extra_explained()(commands))
 
 
 def _task_commands(url: str | None, as_json: bool) -> "TaskCommands":
     from turnkeeper.clients.terminal.tasks import TaskCommands
 
-    return TaskCommands(url=_gateway_url(url), url_option=url, as_json=as_json)
+    return TaskCommands(url=gateway_url(url), url_option=url, as_json=as_json)
 
 
 def _copy_commands(url: str | None, as_json: bool = False) -> "CopyCommands":
     from turnkeeper.clients.terminal.gateway_command import CopyCommands
 
-    return CopyCommands(url=_gateway_url(url), url_option=url, as_json=as_json)
-
-
-def _gateway_url(url: str | None) -> str:
-    if url is not None and not url.strip():
-        _exit_with("--url is blank. Set it to the gateway's address, such as http://HOST:PORT.")
-    return url or Gateway.find(_settings()).url
-
-
-def _settings(*, code: int = 1) -> Settings:
-    try:
-        return load_settings()
-    except SettingsError as error:
-        _exit_with(error, code=code)
+    return CopyCommands(url=gateway_url(url), url_option=url, as_json=as_json)
 
 
 def _make_workspace(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        _exit_with(f"workspace_root={str(folder)!r} cannot be created: {error.strerror}.")
+        exit_with(f"workspace_root={str(folder)!r} cannot be created: {error.strerror}.")
 
 
 def _print_line(line: str) -> None:
@@ -542,17 +425,12 @@ def _print_line(line: str) -> None:
         print(line, flush=True)
 
 
-def _exit_with(reason: Exception | str, *, code: int = 1) -> NoReturn:
-    print(reason, file=sys.stderr)
-    raise typer.Exit(code)
-
-
 async def _run_worker(settings: Settings, activity_reports: int | None) -> None:
     with paused_collector():
         # Only the worker loads the SDKs of tools and vendors.
         from turnkeeper.stores.stores import check_stores
+        from turnkeeper.stores.temporal.connection import connect
         from turnkeeper.worker import run_worker
-        from turnkeeper.workflows.hosting.connection import connect
 
     await check_stores(settings)
     client = await connect(settings, patience=WORKER_PATIENCE_SECONDS)
@@ -563,15 +441,20 @@ async def _replay_check(
     histories: list[Path] | None, sessions: list[str] | None, *, every: bool, limit: int | None, as_json: bool
 ) -> int:
     """Print each problem, then the totals; return the exit code."""
+    from turnkeeper.features import all_features, enabled
+    from turnkeeper.features.in_workflows import enable_in_workflows
     from turnkeeper.ops.checks.replay_check import Tally, check_files, check_sessions, silence_sdk
 
     silence_sdk()
     if histories:
+        enable_in_workflows(all_features())
         findings = check_files(histories)
     else:
-        from turnkeeper.workflows.hosting.connection import connect
+        from turnkeeper.stores.temporal.connection import connect
 
-        client = await connect(_settings(code=NOT_CHECKED))
+        settings = settings_or_exit(code=NOT_CHECKED)
+        enable_in_workflows(enabled(settings))
+        client = await connect(settings)
         findings = check_sessions(client, ids=sessions or (), closed=every, limit=limit)
     tally = Tally()
     async for finding in findings:

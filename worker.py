@@ -24,25 +24,27 @@ from turnkeeper.activities.deletion import DeletionActivities
 from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.model_request.list_prices import ListPrices
 from turnkeeper.activities.model_request.model_client import ModelClient, ProviderSource
+from turnkeeper.activities.providers.offline.model import use_texts
 from turnkeeper.activities.providers.registry import ProviderRegistry
 from turnkeeper.activities.quick_reads import QuickReader
 from turnkeeper.activities.summarisation import SummaryActivities
 from turnkeeper.activities.toolbox.toolbox import build_toolbox
 from turnkeeper.activities.tools import ToolActivities, ToolSource
 from turnkeeper.activities.worker_feature import WorkerParts
-from turnkeeper.features import enabled
+from turnkeeper.features import enabled, load_tables
+from turnkeeper.features.in_workflows import enable_in_workflows
 from turnkeeper.models.settings.settings import Settings, load_settings
 from turnkeeper.ops.checks.worker_report import reporting
 from turnkeeper.ops.local.dead_worker import RunningReporter
 from turnkeeper.ops.local.logs import set_up_logging
+from turnkeeper.ops.local.process import loop_watchdog, run_to_end
 from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.stores import Stores, check_stores
+from turnkeeper.stores.temporal.connection import connect, prepare, prepare_embedded
+from turnkeeper.stores.temporal.endpoint import find_endpoint
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 from turnkeeper.workflows.delete_session import DeleteSession
-from turnkeeper.workflows.hosting.connection import connect, prepare, prepare_embedded
-from turnkeeper.workflows.hosting.endpoint import find_endpoint
-from turnkeeper.workflows.hosting.process import loop_watchdog, run_to_end
 from turnkeeper.workflows.hosting.sdk_internals import SdkInternals
 from turnkeeper.workflows.hosting.task_slots import task_tuner
 
@@ -79,7 +81,11 @@ def build_worker(
     tooling = ToolActivities(tools, texts, partials)
     archiving = ArchiveActivities(stores, client)
     deletion = DeletionActivities(client, stores, partials)
-    features = [part for feature in enabled(settings.features) if (part := feature.worker)]
+    enable_in_workflows(enabled_features := enabled(settings))
+    load_tables()  # those that go with a session
+    features = [part for feature in enabled_features if (part := feature.worker)]
+    for feature in features:
+        use_texts(feature.offline_texts)
     parts = WorkerParts(settings, client, stores, texts, model_client)
     internals = SdkInternals(client)
     worker = Worker(
@@ -156,7 +162,7 @@ async def run_worker(settings: Settings, client: Client, *, activity_reports: in
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop_requested.set)
     providers = ProviderRegistry.from_settings(settings)
-    features = [part for feature in enabled(settings.features) if (part := feature.worker)]
+    features = [part for feature in enabled(settings) if (part := feature.worker)]
     servers = [server for feature in features for server in feature.tool_servers(settings)]
     with loop_watchdog():
         async with (

@@ -15,7 +15,7 @@ from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.limits import MAX_NESTING, TOOL_LIST_BYTES
 from turnkeeper.models.session.approvals import NO_DIFFERENCE
-from turnkeeper.models.session.tools.tool_list import carried_bytes, tools_digest
+from turnkeeper.models.session.tools.session_tools import carried_bytes, tools_digest
 from turnkeeper.models.transcript.model_call import (
     ChangePreviews,
     PreviewCall,

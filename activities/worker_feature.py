@@ -1,8 +1,9 @@
 """What a feature adds to the worker."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from temporalio.client import Client
@@ -11,6 +12,7 @@ from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.model_request.model_client import ModelClient
 from turnkeeper.activities.toolbox.tool_server import ToolServer
 from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.model_call import ModelRequest
 from turnkeeper.stores.stores import Stores
 
 
@@ -29,6 +31,8 @@ class WorkerFeature:
     """The hooks of the worker. Each one adds nothing, unless a feature overrides it."""
 
     workflows: Sequence[type] = ()
+    offline_texts: Mapping[str, Callable[[ModelRequest], str]] = MappingProxyType({})
+    """How the offline model answers the feature's own requests, by their system prompt."""
 
     def tool_servers(self, settings: Settings) -> Sequence[ToolServer]:
         """Return servers of tools that every session may use, besides the built-in one and those of `mcp.json`."""

@@ -1,17 +1,20 @@
 """The FastAPI application of the gateway."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from functools import cache
 from importlib.metadata import version
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Route
+from starlette.types import Lifespan
 from temporalio.client import Client
 
+from turnkeeper.api.changes import ChangeObserver
 from turnkeeper.api.dependencies import reject_unknown_parameters
 from turnkeeper.api.gateway_feature import GatewayFeature
+from turnkeeper.api.http.authentication import AuthenticationMiddleware, LocalAuthenticator
 from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.http.compression import CompressionMiddleware
 from turnkeeper.api.http.limits import BodyLimitMiddleware, RateLimitMiddleware, RequestRates
@@ -21,22 +24,21 @@ from turnkeeper.api.http.origin_check import OriginCheckMiddleware
 from turnkeeper.api.http.problem_responses import install_problem_handlers
 from turnkeeper.api.http.response_headers import ResponseHeadersMiddleware
 from turnkeeper.api.http.server import ClosingMiddleware, StalledStreamMiddleware
-from turnkeeper.api.routes import api_docs, approvals, context, conversation, health, markdown, page, sessions
+from turnkeeper.api.roles import RouteFinder, access
+from turnkeeper.api.routes import api_docs, approvals, context, conversation, health, markdown, me, page, sessions
 from turnkeeper.api.routes.contents import attachments, blobs
 from turnkeeper.api.routes.temporal_ui import WebUi
 from turnkeeper.api.services import Services
 from turnkeeper.api.timeouts import Timeouts
-from turnkeeper.features import enabled
-from turnkeeper.features.access.auth.authentication import AuthenticationMiddleware
-from turnkeeper.features.access.auth.credentials import Authenticator
+from turnkeeper.features import enable, enabled, load_tables
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.stores import Stores
-from turnkeeper.workflows.hosting.connection import connect, outage_logged
+from turnkeeper.stores.temporal.connection import connect, outage_logged
 
 ROUTERS = tuple(
-    routes.router for routes in (sessions, conversation, approvals, context, blobs, attachments, markdown, health)
+    routes.router for routes in (sessions, conversation, approvals, context, blobs, attachments, markdown, health, me)
 )
 
 
@@ -62,10 +64,11 @@ def create_app(
     process. The caller closes it. Without `timeouts` it has those of production.
     """
     timeouts = timeouts or Timeouts()
+    enable(all_parts := enabled(settings))
+    features = [part for feature in all_parts if (part := feature.gateway)]
+    load_tables()
     stores, carrier = Stores.of(settings), carrier_factory(settings)
-    features = [part for feature in enabled(settings.features) if (part := feature.gateway)]
-    authenticator = Authenticator(settings.auth, stores.api_keys, stores.logins, timeouts)
-    rates = RequestRates(settings)
+    observers: list[ChangeObserver] = []
     closing = Closing()
     web_ui = WebUi(settings, closing)
 
@@ -74,51 +77,76 @@ def create_app(
         temporal = client or await connect(settings, lazy=True)
         outage_log = nullcontext() if client else outage_logged(temporal, settings)
         async with outage_log, stores, nullcontext(partials) if partials else carrier(temporal) as partial_carrier:
-            services = Services.of(temporal, settings, stores, partial_carrier, closing, timeouts)
+            services = Services.of(temporal, settings, stores, partial_carrier, closing, timeouts, observers)
             app.state.services = services
             for feature in features:
                 services.add(feature.services(services))
             async with AsyncExitStack() as running:
-                await running.enter_async_context(authenticator.running())
                 for feature in features:
                     await running.enter_async_context(feature.running(app, services))
                 yield
             await web_ui.close()
             await services.close()
 
-    app = _Gateway(
-        title="Turnkeeper",
-        version=version("turnkeeper"),
-        summary="Durable AI-agent sessions on Temporal.",
-        lifespan=lifespan,
-        routes=list(_routes(*features)),
-        openapi_tags=TAGS,
-        servers=[{"url": "/", "description": "This gateway."}],
-        docs_url=None,
-        redoc_url=None,
-    )
-    app.state.authenticator, app.state.rates = authenticator, rates
-    app.state.closing, app.state.timeouts = closing, timeouts
+    app = _Gateway(lifespan, _routes(*features), settings)
+    own = (feature.authenticator(settings, stores, timeouts) for feature in features)
+    app.state.authenticator = next(filter(None, own), LocalAuthenticator())
+    app.state.closing, app.state.timeouts, app.state.rates = closing, timeouts, RequestRates(settings)
     install_problem_handlers(app)
     for feature in features:
         feature.install(app, settings)
     page.install(app, settings)
     api_docs.install(app)
     web_ui.install(app)
-    app.add_middleware(CompressionMiddleware)
-    app.add_middleware(HeadRequestMiddleware)
-    app.add_middleware(BodyLimitMiddleware, max_import_bytes=settings.api_max_import_bytes)
-    app.add_middleware(StalledStreamMiddleware, timeouts=timeouts)
-    app.add_middleware(RateLimitMiddleware, settings=settings, rates=rates)
-    # The middleware that is added last runs first: a foreign request must not cost anything.
-    app.add_middleware(AuthenticationMiddleware, authenticator=authenticator, rates=rates, routes=app.routes)
-    app.add_middleware(OriginCheckMiddleware, settings=settings)
-    app.add_middleware(page.ProblemPageMiddleware)
-    app.add_middleware(ClosingMiddleware, closing=closing, timeouts=timeouts)
-    app.add_middleware(ResponseHeadersMiddleware)
+    _add_middleware(app, settings, observers)
     return app
 
 
 class _Gateway(FastAPI):
+    def __init__(self, lifespan: Lifespan[FastAPI], routes: Sequence[BaseRoute], settings: Settings) -> None:
+        super().__init__(
+            title="Turnkeeper",
+            version=version("turnkeeper"),
+            summary="Durable AI-agent sessions on Temporal.",
+            lifespan=lifespan,
+            routes=list(routes),
+            openapi_tags=TAGS,
+            servers=[{"url": "/", "description": "This gateway."}],
+            docs_url=None,
+            redoc_url=None,
+        )
+        self.finder = RouteFinder(self.routes, settings)
+
+    def setup(self) -> None:
+        super().setup()
+        for route in self.routes:
+            if isinstance(route, Route) and route.path == self.openapi_url:
+                access("reader")(route.endpoint)
+
     def openapi(self) -> dict[str, Any]:
-        return with_media_types(super().openapi())
+        document = with_media_types(super().openapi())
+        for route in self.finder.all:
+            if operation := document["paths"].get(route.path, {}).get(route.method.lower()):
+                operation["x-role"] = route.access
+        return document
+
+
+def _add_middleware(app: _Gateway, settings: Settings, observers: Sequence[ChangeObserver]) -> None:
+    state = app.state
+    app.add_middleware(CompressionMiddleware)
+    app.add_middleware(HeadRequestMiddleware)
+    app.add_middleware(BodyLimitMiddleware)
+    app.add_middleware(StalledStreamMiddleware, timeouts=state.timeouts)
+    app.add_middleware(RateLimitMiddleware, observers=observers, settings=settings, rates=state.rates)
+    # The middleware that is added last runs first: a foreign request must not cost anything.
+    app.add_middleware(
+        AuthenticationMiddleware,
+        authenticator=state.authenticator,
+        observers=observers,
+        rates=state.rates,
+        finder=app.finder,
+    )
+    app.add_middleware(OriginCheckMiddleware, settings=settings)
+    app.add_middleware(page.ProblemPageMiddleware)
+    app.add_middleware(ClosingMiddleware, closing=state.closing, timeouts=state.timeouts)
+    app.add_middleware(ResponseHeadersMiddleware)

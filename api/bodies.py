@@ -19,11 +19,6 @@ from pydantic_core import PydanticKnownError
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.markdown import MAX_CHARS, MAX_TEXTS
 from turnkeeper.api.prompts.attachments import AttachmentBodies
-from turnkeeper.features.tasks.rules.hand_off import TaskValidationWarning
-from turnkeeper.features.tasks.rules.history_policy import HandOffPresets
-from turnkeeper.features.tasks.rules.relevance import ExchangeRelevance
-from turnkeeper.features.tasks.rules.task_context import ConversationHistory
-from turnkeeper.features.tasks.session.task_view import HandOffReport
 from turnkeeper.models.bounds import count_unencodable
 from turnkeeper.models.context.window import HistoryChange
 from turnkeeper.models.http_responses import SessionLinks
@@ -43,7 +38,7 @@ from turnkeeper.models.session.queue.prompts import PromptMode
 from turnkeeper.models.session.tools.tool_policy import ToolNames, ToolPolicy
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.wire import NOT_BLANK_PATTERN, Items, Reason, Strict, UtcDatetime
-from turnkeeper.workflows.hosting.endpoint import WEB_UI_PATH, web_ui_origin
+from turnkeeper.stores.temporal.endpoint import WEB_UI_PATH, web_ui_origin
 
 Id = Annotated[str, Field(pattern=ID_PATTERN, examples=["support-42"])]
 PromptText = Annotated[
@@ -215,22 +210,6 @@ class SendPrompt(Strict):
     mode: PromptMode = "enqueue"
 
 
-class TaskMessage(Strict):
-    """A further prompt for a task. The same `id` sent twice is one prompt."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"text": "also the Python files", "id": "m-1"}]})
-
-    text: PromptText
-    id: Id | None = None
-    mode: PromptMode = "enqueue"
-
-
-class CancelTask(Strict):
-    """Cancel a task; the `reason` is in Temporal's history."""
-
-    reason: Reason | None = None
-
-
 class Chat(Strict):
     """Start or continue a session in one call. `user_name` is used only if the call starts a session.
 
@@ -273,17 +252,6 @@ class Retry(Strict):
     """Send the prompt of the failed turn `message_id` again, or by default that of the newest failed turn."""
 
     message_id: Id | None = None
-
-
-class TaskPreview(BaseModel):
-    """A task as it would start: its history, a report on how the history was cut, and its first `prompt`."""
-
-    context: HandOffReport
-    warnings: list[TaskValidationWarning]
-    conversation_history: ConversationHistory | None
-    prompt: str
-    relevance: list[ExchangeRelevance] = []
-    """Of each exchange, and why it stayed or was left out; empty if the policy has no `relevant_to` (CTX-15)."""
 
 
 class Login(Strict):
@@ -370,7 +338,7 @@ def default_input(settings: Settings, workflow_id: WorkflowId, *, user: str | No
         system_prompt=settings.system_prompt,
         limits=settings.limits,
         history=settings.history,
-        hand_off=None if settings.hand_off == HandOffPresets() else settings.hand_off,
+        features=settings.session_features,
         chat_url=chat_url(settings, workflow_id),
     )
 

@@ -1,13 +1,13 @@
-"""Who calls the gateway, and what the caller may do (API-4)."""
+"""Who calls the gateway, what the caller may do, and until when (API-4)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from turnkeeper.models.ids import WorkflowId, workflow_id
-from turnkeeper.models.settings.settings import ROLES, Role
+from turnkeeper.models.roles import ROLES, Role
 
-__all__ = ["LOCAL", "ROLES", "Caller", "Role", "caller_of"]
+__all__ = ["LOCAL", "LOCAL_IDENTITY", "ROLES", "Caller", "Identity", "Role", "caller_of"]
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,23 @@ class Caller:
         return workflow_id(session_id, tenant=self.tenant)
 
 
+@dataclass(frozen=True)
+class Identity:
+    """A caller, and what ends the caller's credential."""
+
+    caller: Caller
+    key_id: str | None = None
+    """The key, which can be revoked; None: a token, or no authentication."""
+    login: str | None = None
+    """The digest of the browser's login, which can be ended; None: the request has its credential itself."""
+    expires_at: float | None = None
+    """From when on the credential is refused, in seconds since 1970; None: it does not expire."""
+
+
 LOCAL = Caller("local", "", None, "admin")
 """Everyone who reaches a gateway without authentication."""
+
+LOCAL_IDENTITY = Identity(LOCAL)
 
 
 def caller_of(scope: Mapping[str, Any]) -> Caller | None:

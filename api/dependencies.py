@@ -12,9 +12,9 @@ from fastapi.params import Query
 from fastapi.routing import APIRoute
 
 from turnkeeper.api.callers import Caller, caller_of
+from turnkeeper.api.changes import RequestChanges
 from turnkeeper.api.problems import NO_CREDENTIAL, invalid, problem
 from turnkeeper.api.services import Services
-from turnkeeper.features.access.audit.recorder import RequestAudit
 from turnkeeper.models.ids import CALL_ID_PATTERN, ID_PATTERN, WorkflowId, is_id
 
 
@@ -46,27 +46,22 @@ async def get_caller(request: Request) -> Caller:
     return caller
 
 
-async def get_audit(request: Request) -> AsyncIterator[RequestAudit]:
-    """Yield the audit of the request, to which its handler says what it changes.
+async def get_changes(request: Request) -> AsyncIterator[RequestChanges]:
+    """Yield the changes of the request, in which its handler says what it changes.
 
-    A handler of another method than GET that succeeds without an entry makes the request fail (500). So no route can
-    leave the audit out; a test looks for this dependency on each of them.
+    A handler of another method than GET that succeeds without having said it makes the request fail (500). So no route
+    can leave limits and audit out; a test looks for this dependency on each of them.
     """
     services, caller = await get_services(request), await get_caller(request)
-    audit = RequestAudit(
-        services.audit,
-        services.limits,
-        caller,
-        operation=request.scope["route"].operation_id,
-        scope=request.scope,
-    )
-    must_record, session_id = request.method not in ("GET", "HEAD"), request.path_params.get("id")
-    with audit.whole(must_record=must_record, session_id=session_id if is_id(session_id) else None):
-        yield audit
+    operation = request.scope["route"].operation_id
+    changes = RequestChanges(services.observers, caller, operation=operation, scope=request.scope)
+    must_change, session_id = request.method not in ("GET", "HEAD"), request.path_params.get("id")
+    with changes.whole(must_change=must_change, session_id=session_id if is_id(session_id) else None):
+        yield changes
 
 
 CallerDep = Annotated[Caller, Depends(get_caller)]
-AuditDep = Annotated[RequestAudit, Depends(get_audit, scope="function")]
+ChangesDep = Annotated[RequestChanges, Depends(get_changes, scope="function")]
 
 
 async def get_session(

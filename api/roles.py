@@ -1,14 +1,14 @@
-"""What each route and each MCP method needs: one table, in which nothing may be missing (API-4).
+"""What each route needs, said beside its function (API-4).
 
-A route that is not in the table is refused, to everybody and also without authentication. So a new route is noticed at
-its first request, and can't be open by mistake.
+A route without it is refused, to everybody and also without authentication. So a new route is noticed at its first
+request, and can't be open by mistake.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 from fastapi.routing import iter_route_contexts
 from pydantic import BaseModel
@@ -17,91 +17,38 @@ from starlette.routing import BaseRoute, Mount
 from starlette.types import Scope
 
 from turnkeeper.api.callers import Caller, Role
+from turnkeeper.api.http.event_stream import EVENT_STREAM
 from turnkeeper.api.problems import FieldError, ProblemError, problem
 from turnkeeper.models.ids import is_id
+from turnkeeper.models.settings.settings import Settings
 
 Access = Role | Literal["open"]
 """The role that a route needs; `open`: none, and no credential."""
 
-ROUTES: dict[str, Access] = {
-    # The page without any data, and what says whether to log in.
-    "GET /": "open",
-    "GET /static/{path:path}": "open",
-    "GET /me": "open",
-    "POST /login": "open",
-    "POST /logout": "open",
-    # Load balancers have no key.
-    "GET /healthz": "open",
-    "GET /readyz": "open",
-    "GET /statusz": "reader",
-    # Sessions
-    "POST /workflow": "writer",
-    "GET /workflow": "reader",
-    "GET /workflow/{id}": "reader",
-    "PATCH /workflow/{id}": "writer",
-    "POST /workflow/{id}/cancel": "writer",
-    "POST /workflow/{id}/end": "writer",
-    "DELETE /workflow/{id}": "admin",
-    "GET /workflow/{id}/export": "reader",
-    "GET /workflow/{id}/copy": "reader",
-    "POST /workflow/import": "writer",
-    "POST /workflow/{id}/fork": "writer",
-    # Conversation
-    "POST /workflow/{id}/prompt": "writer",
-    "POST /workflow/{id}/retry": "writer",
-    "POST /chat": "writer",
-    "GET /workflow/{id}/conversation": "reader",
-    "GET /workflow/{id}/conversation/full": "reader",
-    "GET /workflow/{id}/queue": "reader",
-    "GET /workflow/{id}/queue/{message_id}": "reader",
-    "DELETE /workflow/{id}/queue/{message_id}": "writer",
-    "GET /workflow/{id}/events": "reader",
-    "GET /workflow/{id}/context": "reader",
-    "GET /workflow/{id}/blobs/{hash}": "reader",
-    "POST /workflow/{id}/attachments": "writer",
-    "GET /workflow/{id}/attachments/{hash}": "reader",
-    # Approvals
-    "GET /workflow/{id}/approvals": "reader",
-    "POST /workflow/{id}/approvals/{call_id}": "approver",
-    # Tasks
-    "POST /tasks/preview": "reader",
-    "POST /tasks": "writer",
-    "GET /tasks": "reader",
-    "GET /tasks/{id}": "reader",
-    "POST /tasks/{id}/messages": "writer",
-    "POST /tasks/{id}/cancel": "writer",
-    # Adapters. Decisions in the AI SDK's messages, and tools and methods of MCP, need more.
-    "POST /api/chat": "writer",
-    "GET /api/chat/{id}/stream": "reader",
-    "GET /api/chat/{id}/messages": "reader",
-    "POST /mcp": "reader",
-    # The page's rendering, and the description of the API
-    "POST /markdown": "reader",
-    "GET /openapi.json": "reader",
-    "GET /docs": "reader",
-    "GET /docs/redoc.js": "reader",
-    "GET /docs/files": "reader",
-    "GET /docs/assets": "reader",
-    "GET /redoc": "reader",
-    "GET /audit": "admin",
-    # Temporal's Web UI, which can do everything
-    **{f"{method} /temporal{{path:path}}": "admin" for method in ("GET", "POST", "PUT", "PATCH", "DELETE")},
-}
-"""The access to each route. That of GET is that of HEAD; a mount has GET only."""
+MAX_BODY_BYTES = 1024 * 1024
+MAX_HISTORY_BYTES = 10 * 1024 * 1024
+"""For routes that accept a conversation or attachments."""
 
-MCP_METHODS: dict[str, Role] = {
-    "initialize": "reader",
-    "notifications/initialized": "reader",
-    "notifications/cancelled": "reader",
-    "ping": "reader",
-    "server/discover": "reader",
-    "tools/list": "reader",
-    "tools/call": "reader",  # each tool has a role of its own
-    "tasks/get": "reader",
-    "tasks/update": "approver",
-    "tasks/cancel": "writer",
-}
-"""The role that each method of MCP needs; any other method is refused."""
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
+
+
+def access(needed: Access, *, max_body: Callable[[Settings], int] | None = None) -> Callable[[Endpoint], Endpoint]:
+    """Say beside a route's function what it needs; one without this is refused to everybody.
+
+    `max_body`: the bytes of its body, if they depend on the settings; otherwise it is the route's `max_body_size`.
+
+    >>> @access("writer")
+    ... def end_session() -> None: ...
+    >>> end_session.access
+    'writer'
+    """
+
+    def mark(endpoint: Endpoint) -> Endpoint:
+        vars(endpoint).update(access=needed, max_body=max_body)
+        return endpoint
+
+    return mark
+
 
 APPROVER_FIELDS = ("tool_policy", "unattended")
 """Fields of a body that decide on tool calls in advance."""
@@ -128,77 +75,103 @@ def require_for_copy(caller: Caller, configuration: BaseModel, *, path: str = ""
 
 
 def _forbidden_field(field: str, caller: Caller) -> ProblemError:
-    errors = [FieldError(field=field, reason="may be set by the role approver only")]
+    errors = [FieldError(field=field, reason="may be set by an approver only")]
     detail = f"Setting {field} needs the approver role; yours is {caller.role}."
     return problem("forbidden", detail, errors=errors, caller=caller)
 
 
 @dataclass(frozen=True)
-class RoutePattern:
-    """A route of the application: its methods, and which paths it has."""
+class GatewayRoute:
+    """A method of a path of the application, with what it needs."""
 
+    method: str
     path: str
-    methods: frozenset[str]
     regex: re.Pattern[str]
+    access: Access | None
+    """None: nobody has said it, so nobody may use the route."""
+    max_body_bytes: int
+    is_stream: bool
+    """Whether it is answered for as long as its client likes."""
 
     @property
-    def names(self) -> list[str]:
-        """Return the route's names in `ROUTES`."""
-        return [f"{method} {self.path}" for method in sorted(self.methods - {"HEAD"})]
+    def name(self) -> str:
+        return f"{self.method} {self.path}"
 
 
-def route_patterns(routes: Sequence[BaseRoute]) -> list[RoutePattern]:
-    """Return all routes in the order in which the router tries them."""
-    return [
-        RoutePattern(
-            path=context.path or "",
-            methods=frozenset({"GET"} if isinstance(context.original_route, Mount) else context.methods or ()),
-            regex=context.path_regex,
-        )
-        for context in iter_route_contexts(routes)
-    ]
+def gateway_routes(routes: Sequence[BaseRoute], settings: Settings) -> list[GatewayRoute]:
+    """Return all routes in the order in which the router tries them. GET is HEAD too; a mount has GET only."""
+    result: list[GatewayRoute] = []
+    for context in iter_route_contexts(routes):
+        route = context.original_route
+        # Of a route that is none of FastAPI's: a function, an application of its own, or mounted files.
+        endpoint = getattr(route, "endpoint", None) or getattr(route, "app", None)
+        max_body: Callable[[Settings], int] | None = getattr(endpoint, "max_body", None)
+        max_body_size: int | None = getattr(context, "max_body_size", None) or getattr(endpoint, "max_body_size", None)
+        is_stream = getattr(context, "response_class", endpoint)
+        methods = {"GET"} if isinstance(route, Mount) else (context.methods or set()) - {"HEAD"}
+        result += [
+            GatewayRoute(
+                method=method,
+                path=context.path or "",
+                regex=context.path_regex,
+                access=getattr(endpoint, "access", None),
+                max_body_bytes=max_body(settings) if max_body else max_body_size or MAX_BODY_BYTES,
+                is_stream=getattr(is_stream, "media_type", None) == EVENT_STREAM,
+            )
+            for method in sorted(methods)
+        ]
+    return result
 
 
 @dataclass(frozen=True)
 class RequestedRoute:
-    """What a request is about: the route's name in `ROUTES`, and the session or task in its path."""
+    """What a request is about: its route, and the session or task in its path."""
 
-    name: str
+    route: GatewayRoute | None = None
+    """None: a path or method that no route has."""
     session_id: str | None = None
 
+    @property
+    def name(self) -> str:
+        return self.route.name if self.route else "no route"
 
-NO_ROUTE = RequestedRoute("no route")
+    @property
+    def access(self) -> Access:
+        """Return what the request needs. A path or method that no route has needs any credential.
+
+        Raises `ProblemError` 403 if nobody has said what the route needs.
+        """
+        if self.route is None:
+            return "reader"
+        if self.route.access is None:
+            raise problem("forbidden", f"{self.name} has no role, so nobody may use it. This is a bug of the gateway.")
+        return self.route.access
 
 
-class RouteAccess:
-    """Finds the route of a request, and what it needs."""
+def requested_route(scope: Scope) -> RequestedRoute:
+    """Return what the request of an ASGI `scope` is about, as `RouteFinder` has found it."""
+    requested: RequestedRoute = scope.get("state", {}).get("route", RequestedRoute())
+    return requested
 
-    def __init__(self, routes: Sequence[BaseRoute]) -> None:
+
+class RouteFinder:
+    """Finds the route of a request."""
+
+    def __init__(self, routes: Sequence[BaseRoute], settings: Settings) -> None:
         """`routes` are the application's, which may still be added to until the first request."""
         self._routes = routes
+        self._settings = settings
 
     @cached_property
-    def _patterns(self) -> list[RoutePattern]:
-        return route_patterns(self._routes)
+    def all(self) -> list[GatewayRoute]:
+        return gateway_routes(self._routes, self._settings)
 
-    def route_of(self, scope: Scope) -> RequestedRoute:
-        """Return the route; `NO_ROUTE` for a path or method that no route has."""
+    def find(self, scope: Scope) -> RequestedRoute:
+        """Return what a request is about."""
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         path = get_route_path(scope)
-        for route in self._patterns:
-            if method in route.methods and (match := route.regex.match(path)):
+        for route in self.all:
+            if method == route.method and (match := route.regex.match(path)):
                 session_id = match.groupdict().get("id")
-                return RequestedRoute(f"{method} {route.path}", session_id if is_id(session_id) else None)
-        return NO_ROUTE
-
-    def access_to(self, route: RequestedRoute) -> Access:
-        """Return what a request for the route needs. A path or method that no route has needs any credential.
-
-        Raises `ProblemError` 403 if the route has no entry in the table.
-        """
-        if route is NO_ROUTE:
-            return "reader"
-        access = ROUTES.get(route.name)
-        if access is None:
-            raise problem("forbidden", f"{route.name} has no role, so nobody may use it. This is a bug of the gateway.")
-        return access
+                return RequestedRoute(route, session_id if is_id(session_id) else None)
+        return RequestedRoute()

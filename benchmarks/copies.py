@@ -8,6 +8,7 @@ import json
 from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from hashlib import sha256
 from statistics import median
 from time import perf_counter
@@ -15,8 +16,8 @@ from typing import Any
 
 import httpx
 
-from benchmarks.environment import BOUND, bench_environment, gateway_process
-from benchmarks.measurements import Row
+from benchmarks.environment import BOUND, bench_environment
+from benchmarks.results import Row, within
 from turnkeeper.features.copies.document.document import FORMAT, VERSION
 from turnkeeper.ops.local.ports import LOOPBACK
 
@@ -35,27 +36,25 @@ BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 
 async def copies() -> list[Row]:
     """Measure import, export and forks of a session of 2,000 turns."""
-    body = json.dumps(_document()).encode()
-    async with (
-        bench_environment() as environment,
-        gateway_process(environment) as port,
-        httpx.AsyncClient(base_url=f"http://{LOOPBACK}:{port}", timeout=BOUND) as http,
-    ):
-        imports = [await _seconds(lambda: _import(http, body, f"i{number}")) for number in range(SAMPLES)]  # noqa: B023
-        exports = [await _seconds(lambda: _export(http)) for _ in range(SAMPLES)]
-        early = [await _seconds(lambda: _fork(http, EARLY_TURN)) for _ in range(SAMPLES)]
-        late = [await _seconds(lambda: _fork(http, TURNS)) for _ in range(SAMPLES)]
+    body = json.dumps(document(TURNS)).encode()
+    async with bench_environment(gateways=1) as environment:
+        (port,) = environment.gateway_ports
+        async with _http(port) as http:
+            imports = [await _seconds(partial(import_session, port, body, f"i{number}")) for number in range(SAMPLES)]
+            exports = [await _seconds(partial(_export, http)) for _ in range(SAMPLES)]
+            early = [await _seconds(partial(_fork, http, EARLY_TURN)) for _ in range(SAMPLES)]
+            late = [await _seconds(partial(_fork, http, TURNS)) for _ in range(SAMPLES)]
+    size = f"{TURNS:,} turns"
     return [
-        _row(f"fork of turn {EARLY_TURN} of {TURNS:,}", median(early), goal=MAX_SECONDS),
-        _row(f"fork of turn {TURNS:,} of {TURNS:,}", median(late)),
-        _row(f"export of {TURNS:,} turns, {len(body) / 1e6:.0f} MB", median(exports)),
-        _row(f"import of {TURNS:,} turns, {len(body) / 1e6:.0f} MB", median(imports)),
+        within(f"fork of turn {EARLY_TURN} of {TURNS:,}", median(early), MAX_SECONDS, unit="s", digits=3),
+        within(f"fork of turn {TURNS:,} of {TURNS:,}", median(late), None, unit="s", digits=3),
+        within(f"export of {size}", median(exports), None, unit="s", digits=3),
+        within(f"import of {size}", median(imports), None, unit="s", digits=3),
     ]
 
 
-def _row(what: str, seconds: float, *, goal: float | None = None) -> Row:
-    goal_text = f"≤ {goal * 1000:g} ms" if goal else ""
-    return Row(what, f"{seconds * 1000:.0f} ms", "", "", goal_text, None if goal is None else seconds <= goal)
+def _http(port: int) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=f"http://{LOOPBACK}:{port}", timeout=BOUND)
 
 
 async def _seconds(call: Callable[[], Awaitable[object]]) -> float:
@@ -64,9 +63,12 @@ async def _seconds(call: Callable[[], Awaitable[object]]) -> float:
     return perf_counter() - started_at
 
 
-async def _import(http: httpx.AsyncClient, body: bytes, session_id: str) -> None:
+async def import_session(port: int, body: bytes, session_id: str) -> None:
+    """Import a document through the gateway at `port`, and wait until its session is there."""
     headers = {"content-type": "application/json"}
-    await _copied(http, await http.post("/workflow/import", params={"id": session_id}, content=body, headers=headers))
+    async with _http(port) as http:
+        response = await http.post("/workflow/import", params={"id": session_id}, content=body, headers=headers)
+        await _copied(http, response)
 
 
 async def _export(http: httpx.AsyncClient) -> None:
@@ -87,7 +89,8 @@ async def _copied(http: httpx.AsyncClient, response: httpx.Response) -> None:
         response = await http.get(f"/workflow/{response.json()['workflow_id']}/copy")
 
 
-def _document() -> dict[str, Any]:
+def document(turns: int, *, has_media: bool = True) -> dict[str, Any]:
+    """Return an exported session of n turns; `has_media`: some have large results, and some an image."""
     texts, attachments = dict[str, str](), dict[str, str]()
     return {
         "format": FORMAT,
@@ -96,19 +99,21 @@ def _document() -> dict[str, Any]:
         "session": {
             "id": "bench",
             "created_at": BEGAN.isoformat(),
-            "turn_count": TURNS,
+            "turn_count": turns,
             "configuration": {"model": "offline:", "system_prompt": "Be brief."},
         },
-        "turns": [{"number": number, "turn": _turn(number, texts, attachments)} for number in range(1, TURNS + 1)],
+        "turns": [
+            {"number": number, "turn": _turn(number, texts, attachments, has_media)} for number in range(1, turns + 1)
+        ],
         "texts": texts,
         "attachments": attachments,
     }
 
 
-def _turn(number: int, texts: dict[str, str], attachments: dict[str, str]) -> dict[str, Any]:
+def _turn(number: int, texts: dict[str, str], attachments: dict[str, str], has_media: bool) -> dict[str, Any]:
     at = (BEGAN + timedelta(minutes=number)).isoformat()
     result: dict[str, Any] = {"outcome": "read notes.txt", "content": f"line {number}\n" * 40}
-    if number % (TURNS // LARGE_RESULTS) == 0:
+    if has_media and number % (TURNS // LARGE_RESULTS) == 0:
         text = f"line {number} of a large file\n" * 800
         name = sha256(text.encode()).hexdigest()
         texts[name] = text
@@ -132,7 +137,7 @@ def _turn(number: int, texts: dict[str, str], attachments: dict[str, str]) -> di
         "revision": number * 5,
         "status": "completed",
     }
-    if number % (TURNS // IMAGES) == 0:
+    if has_media and number % (TURNS // IMAGES) == 0:
         content = IMAGE + str(number).encode()
         name = sha256(content).hexdigest()
         attachments[name] = b64encode(content).decode()

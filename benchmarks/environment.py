@@ -1,26 +1,25 @@
-"""The environment of a measurement: a real server in memory, our worker, and a worker for the floor."""
+"""The environment of a measurement: server, workers, gateways, floor and vendor, each in a process of its own."""
 
 import asyncio
-import json
 import os
-import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+import re
+import sys
+import urllib.request
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 from uuid import uuid4
 
-import uvicorn
-from fastapi import FastAPI
 from temporalio.client import Client, WorkflowHandle
-from temporalio.worker import Worker
 
-from benchmarks.floor import FloorWorkflow, no_op
-from turnkeeper.activities.providers.registry import ProviderRegistry
-from turnkeeper.activities.toolbox.toolbox import build_toolbox
+from benchmarks import floor, proc
+from benchmarks.http_client import EventStream, HttpConnection
+from benchmarks.scripts import write_scripts
 from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.limits import Limits
@@ -31,46 +30,19 @@ from turnkeeper.ops.local.dev_server import DevServer
 from turnkeeper.ops.local.ports import LOOPBACK, free_port
 from turnkeeper.ops.local.processes import Program
 from turnkeeper.ops.local.supervisor import own_command
-from turnkeeper.stores.partials.factory import carrier_factory
-from turnkeeper.stores.stores import Stores
-from turnkeeper.worker import build_worker
-from turnkeeper.workflows.hosting.connection import connect, prepare
+from turnkeeper.stores.temporal.connection import connect
 
-BOUND = 60.0
+ROOT = Path(__file__).parents[1]
 
-LINE = "A line of a file that an agent reads while it works.\n"
-FILES = {"notes.txt": LINE * 8, "report.txt": LINE * 80}
+OWN_SESSIONS = 1
+"""The sessions that an environment starts itself, so that the worker has loaded what it needs."""
 
+BOUND = 180.0
 
-def four_calls(file: str) -> dict[str, Any]:
-    """Return a repeating script of four model calls and three tool calls, one after the other."""
-    return {
-        "repeat": True,
-        "responses": [
-            {"think": "I should read it.", "calls": [{"name": "file_read", "args": {"path": file}}]},
-            {"think": "And what else is there?", "calls": [{"name": "file_list", "args": {}}]},
-            {"calls": [{"name": "file_read", "args": {"path": file, "first_line": 2, "last_line": 4}}]},
-            {"text": "It is a file of equal lines, and there is one more in this folder."},
-        ],
-    }
+POLL_SECONDS = 0.02
 
-
-SEARCH = {"calls": [{"name": "file_search", "args": {"query": "agent", "path": "notes.txt"}}]}
-
-SCRIPTS = {
-    "four": four_calls("notes.txt"),
-    "searches": {"repeat": True, "responses": [SEARCH, SEARCH, SEARCH, {"text": "It is a file of equal lines."}]},
-    "long": four_calls("report.txt"),
-    "tool": {
-        "repeat": True,
-        "responses": [
-            {"calls": [{"name": "file_read", "args": {"path": "notes.txt"}}]},
-            {"text": "It is a file of equal lines."},
-        ],
-    },
-    "answer": {"repeat": True, "responses": [{"text": "It is a file of equal lines."}]},
-}
-"""Short texts; tools that are activities; a file of 4 KB; a single tool call; and none."""
+ARCHIVED_SECONDS = 4.0
+"""After this time, sessions that are idle have copied their turns to the archive: it is no CPU time of what follows."""
 
 
 @dataclass
@@ -87,9 +59,7 @@ class BenchSession:
         self.rounds += 1
         async with self.watches.watching(self.handle.id) as watch:
             started_at = perf_counter()
-            await self.handle.signal(
-                "prompt", {"id": f"m{self.rounds}", "text": text or f"Question {self.rounds}: what is it?"}
-            )
+            await self.send(text or f"Question {self.rounds}: what is it?")
             until = asyncio.get_running_loop().time() + BOUND
             version = watch.version
             while not await self.is_done():
@@ -97,6 +67,10 @@ class BenchSession:
                     raise TimeoutError(f"round {self.rounds} of {self.handle.id} is not done after {BOUND:g} s")
                 version = watch.version
             return perf_counter() - started_at
+
+    async def send(self, text: str) -> None:
+        """Send the prompt of the current round."""
+        await self.handle.signal("prompt", {"id": f"m{self.rounds}", "text": text})
 
     async def is_done(self) -> bool:
         """Return whether the last round's answer is visible."""
@@ -111,12 +85,21 @@ class BenchSession:
         """Return the id of the current run."""
         return (await self.handle.describe()).run_id
 
+    async def until_idle(self, *, pause: float = POLL_SECONDS) -> None:
+        """Wait until nothing is under way, without a query, which would be an action and a worker's work."""
+        async with asyncio.timeout(BOUND):
+            while True:
+                described = (await self.handle.describe()).raw_description
+                if not described.pending_activities and not described.HasField("pending_workflow_task"):
+                    return
+                await asyncio.sleep(pause)
+
 
 class FloorSession(BenchSession):
     """A floor workflow."""
 
     async def is_done(self) -> bool:
-        return await self.handle.query(FloorWorkflow.is_done, {"rounds": self.rounds, "limit": 1})
+        return bool(await self.handle.query("is_done", {"rounds": self.rounds, "limit": 1}))
 
 
 class OurSession(BenchSession):
@@ -130,33 +113,87 @@ class OurSession(BenchSession):
 
 
 @dataclass
+class GatewaySession(OurSession):
+    """A session that is used through a gateway; `events`: its watcher, if it has one."""
+
+    http: HttpConnection = field(kw_only=True)
+    events: EventStream | None = None
+
+    async def prompt(self, text: str = "What is it?") -> None:
+        self.rounds += 1
+        await self.http.post(f"/workflow/{self.handle.id}/prompt", {"id": f"m{self.rounds}", "message": text})
+
+    async def round(self, text: str = "What is it?") -> float:
+        """Return the seconds from a prompt's request until its watcher has the answer."""
+        assert self.events
+        started_at = perf_counter()
+        async with asyncio.timeout(BOUND):
+            await self.prompt(text)
+            await self.events.until_complete(f"m{self.rounds}")
+        return perf_counter() - started_at
+
+
+@dataclass
 class BenchEnvironment:
-    """Starts sessions."""
+    """Starts sessions, and knows the processes that serve them."""
 
     client: Client
     settings: Settings
     watches: WatchRegistry
-    worker: Program | None = None
-    """The worker, if it has a process of its own."""
+    server: DevServer
+    workers: Sequence[Program]
+    gateways: Sequence[Program]
+    gateway_ports: Sequence[int]
+    vendor_port: int
 
-    async def session(self, script: str, *, limits: Limits | None = None) -> OurSession:
-        """Start a session that plays `script`."""
-        start = SessionInput(model=f"offline:script/{script}", user="bench", limits=limits or Limits())
+    async def session(self, script: str, *, limits: Limits | None = None, model: str | None = None) -> OurSession:
+        """Start a session that plays `script`, or asks `model`."""
+        start = SessionInput(model=model or f"offline:script/{script}", user="bench", limits=limits or Limits())
         handle = await self.client.start_workflow(
             "AgenticAIWorkflow", start, id=f"ours-{uuid4()}", task_queue=self.settings.task_queue
         )
         return OurSession(self.client, handle, self.watches)
 
-    async def floor(self) -> FloorSession:
-        handle = await self.client.start_workflow(FloorWorkflow.run, id=f"floor-{uuid4()}", task_queue="floor")
+    async def gateway_session(self, model: str, *, is_watched: bool, gateway: int = 0) -> GatewaySession:
+        """Start a session through a gateway, and watch it there."""
+        port = self.gateway_ports[gateway]
+        http, session_id = HttpConnection(port), f"ours-{uuid4()}"
+        await http.post("/workflow", {"id": session_id, "model": model})
+        events = await EventStream.of(port, session_id) if is_watched else None
+        return GatewaySession(
+            self.client, self.client.get_workflow_handle(session_id), self.watches, http=http, events=events
+        )
+
+    async def floor(self, activities: int) -> FloorSession:
+        handle = await self.client.start_workflow(
+            "FloorWorkflow", activities, id=f"floor-{uuid4()}", task_queue=floor.TASK_QUEUE
+        )
         return FloorSession(self.client, handle, self.watches)
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time of Temporal's server, the workers and the gateways."""
+        return sum(proc.cpu_seconds(each.pid or 0) for each in (self.server, *self.workers, *self.gateways))
+
+    async def requests(self) -> Counter[str]:
+        """Return how many requests of each kind Temporal's server has had, by its own metrics."""
+        words = proc.arguments(self.server.pid or 0)
+        url = f"http://{LOOPBACK}:{words[words.index('--metrics-port') + 1]}/metrics"
+        page = await asyncio.to_thread(lambda: urllib.request.urlopen(url).read().decode())
+        counts = re.findall(
+            r'^service_requests\{.*operation="(\w+)",service_name="frontend"\} (\d+)', page, re.MULTILINE
+        )
+        return Counter({operation: int(count) for operation, count in counts})
 
 
 @asynccontextmanager
 async def bench_environment(
-    dynamic_config: Mapping[str, str] | None = None, *, in_memory: bool = True
+    *,
+    in_memory: bool = True,
+    workers: int = 1,
+    gateways: int = 0,
+    dynamic_config: Mapping[str, str] | None = None,
 ) -> AsyncIterator[BenchEnvironment]:
-    """Run the server, with `dynamic_config` too, the worker that `turnkeeper worker` runs, and the floor's worker.
+    """Run what `make run` runs, a floor's worker and a vendor; the server with `dynamic_config` too.
 
     A server with a file has it in the working directory's file system, like `make run`: `/tmp` may be in memory.
     """
@@ -164,117 +201,71 @@ async def bench_environment(
         parent = None if in_memory else Path.cwd()
         folder = Path(stack.enter_context(TemporaryDirectory(prefix=".turnkeeper-bench-", dir=parent)))
         settings = _settings(folder)
-        await stack.enter_async_context(
+        server = await stack.enter_async_context(
             DevServer(settings.state_dir, in_memory=in_memory, ui_port=None, dynamic_config=dynamic_config)
         )
+        vendor_port, gateway_ports = free_port(), [free_port() for _ in range(gateways)]
+        common = {
+            **os.environ,
+            "TEMPORAL_ADDRESS": server.address,
+            "TURNKEEPER_STATE_DIR": str(settings.state_dir),
+            "TURNKEEPER_WORKSPACE_ROOT": str(settings.workspace_root),
+        }
+        models = {
+            "TURNKEEPER_OFFLINE_SCRIPTS": str(settings.offline_scripts),
+            "TURNKEEPER_OFFLINE_WORDS_PER_SECOND": "0",
+            "TURNKEEPER_OPENAI_CHAT__BASE_URL": f"http://{LOOPBACK}:{vendor_port}/v1",
+        }
+
+        async def run(name: str, command: Sequence[str], variables: Mapping[str, str], cwd: Path | None) -> Program:
+            program = Program(command, log=settings.state_dir / "logs" / f"{name}.log", env=variables, folder=cwd)
+            await program.start()
+            stack.push_async_callback(program.stop, seconds=BOUND)
+            return program
+
+        await run("floor", [sys.executable, "-m", "benchmarks.floor", server.address], common, ROOT)
+        await run("vendor", [sys.executable, "-m", "benchmarks.vendor", str(vendor_port)], common, ROOT)
+        worker_programs = [
+            await run(f"worker-{number}", own_command("worker"), {**common, **models}, None)
+            for number in range(workers)
+        ]
+        gateway_programs = [
+            await run(f"gateway-{port}", own_command("api"), {**common, "TURNKEEPER_API_PORT": str(port)}, None)
+            for port in gateway_ports
+        ]
         client = await connect(settings, patience=BOUND)
-        await prepare(client)
-        await stack.enter_async_context(_worker(client, settings))
-        await stack.enter_async_context(
-            Worker(client, task_queue="floor", workflows=[FloorWorkflow], activities=[no_op])
-        )
+        for port in (vendor_port, *gateway_ports):
+            await until_open(port)
         watches = WatchRegistry(client, Timeouts())
         stack.push_async_callback(watches.close)
-        yield BenchEnvironment(client, settings, watches)
-
-
-@asynccontextmanager
-async def stack_environment(*, in_memory: bool = False) -> AsyncIterator[BenchEnvironment]:
-    """Run what `make run` runs, without the gateway: a server with a file, and a worker in its own process."""
-    with TemporaryDirectory(prefix=".turnkeeper-bench-", dir=Path.cwd()) as folder:
-        settings = _settings(Path(folder))
-        async with DevServer(settings.state_dir, in_memory=in_memory, ui_port=None) as server:
-            variables = {
-                "TEMPORAL_ADDRESS": server.address,
-                "TURNKEEPER_STATE_DIR": str(settings.state_dir),
-                "TURNKEEPER_WORKSPACE_ROOT": str(settings.workspace_root),
-                "TURNKEEPER_OFFLINE_SCRIPTS": str(settings.offline_scripts),
-                "TURNKEEPER_OFFLINE_WORDS_PER_SECOND": "0",
-            }
-            client = await connect(settings, patience=BOUND)
-            log = settings.state_dir / "logs" / "worker.log"
-            worker = Program(own_command("worker"), log=log, env={**os.environ, **variables})
-            watches = WatchRegistry(client, Timeouts())
-            await worker.start()
-            try:
-                yield BenchEnvironment(client, settings, watches, worker)
-            finally:
-                await watches.close()
-                await worker.stop(seconds=BOUND)
-
-
-@asynccontextmanager
-async def _worker(client: Client, settings: Settings) -> AsyncIterator[None]:
-    async with AsyncExitStack() as stack:
-        tools = await stack.enter_async_context(build_toolbox(settings))
-        providers = ProviderRegistry.from_settings(settings)
-        stores = await stack.enter_async_context(Stores.of(settings))
-        partials = await stack.enter_async_context(carrier_factory(settings)(client))
-        await stack.enter_async_context(
-            build_worker(client, settings, providers=providers, tools=tools, stores=stores, partials=partials)
+        environment = BenchEnvironment(
+            client, settings, watches, server, worker_programs, gateway_programs, gateway_ports, vendor_port
         )
-        yield
+        await (await environment.session("answer")).round()
+        await (await environment.floor(1)).round()
+        yield environment
 
 
 def _settings(folder: Path) -> Settings:
     workspace, scripts = folder / "workspace", folder / "scripts"
     workspace.mkdir()
     scripts.mkdir()
-    for name, content in FILES.items():
-        (workspace / name).write_text(content)
-    for name, script in SCRIPTS.items():
-        (scripts / f"{name}.json").write_text(json.dumps(script))
+    write_scripts(workspace, scripts)
     return Settings(
         state_dir=folder / "state", workspace_root=workspace, offline_scripts=scripts, offline_words_per_second=0
     )
 
 
-@asynccontextmanager
-async def gateway(app: FastAPI) -> AsyncIterator[str]:
-    """Serve `app` on a free port; yields its address."""
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
-        listener.bind((LOOPBACK, 0))
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
-        try:
-            async with asyncio.timeout(BOUND):
-                while not server.started:  # noqa: ASYNC110  # uvicorn has no event for it
-                    await asyncio.sleep(0.01)
-            yield f"http://{LOOPBACK}:{listener.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            await serving
-
-
-@asynccontextmanager
-async def gateway_process(environment: BenchEnvironment) -> AsyncIterator[int]:
-    """Run the gateway in a process of its own; yields its port."""
-    port = free_port()
-    with TemporaryDirectory() as folder:
-        variables = {
-            "TEMPORAL_ADDRESS": environment.client.service_client.config.target_host,
-            "TURNKEEPER_STATE_DIR": str(environment.settings.state_dir),
-            "TURNKEEPER_API_PORT": str(port),
-        }
-        command = own_command("api")
-        program = Program(command, log=Path(folder) / "gateway.log", env={**os.environ, **variables})
-        await program.start()
-        try:
-            async with asyncio.timeout(BOUND):
-                while not await _answers(port):  # noqa: ASYNC110  # another process has no event for it
-                    await asyncio.sleep(0.05)
-            yield port
-        finally:
-            await program.stop(seconds=BOUND)
-
-
-async def _answers(port: int) -> bool:
-    try:
-        _, writer = await asyncio.open_connection(LOOPBACK, port)
-    except OSError:
-        return False
-    writer.close()
-    return True
+async def until_open(port: int) -> None:
+    """Wait until a process of this machine listens at the port."""
+    async with asyncio.timeout(BOUND):
+        while True:
+            try:
+                _, writer = await asyncio.open_connection(LOOPBACK, port)
+            except OSError:
+                await asyncio.sleep(POLL_SECONDS)
+            else:
+                return writer.close()
 
 
 async def interleaved(rounds: int, *measurements: Callable[[], Awaitable[float]]) -> list[list[float]]:

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from statistics import median
 from time import perf_counter
 
-from benchmarks.measurements import Row
+from benchmarks.results import Row
 from turnkeeper.features.tasks.rules.enrichment import BARE_PROMPT_CHARS, PROMPT_TOKENS, RULE
 from turnkeeper.features.tasks.rules.hand_off import validate_conversation_history
-from turnkeeper.features.tasks.rules.history_policy import PRESETS
 from turnkeeper.features.tasks.session.task import CreateTask, prepare_task
+from turnkeeper.models.settings.history_policy import PRESETS
 from turnkeeper.models.tokens import estimate_tokens
 
 MESSAGES = 50
@@ -22,7 +22,7 @@ LONGEST = {"keep_user": ("user", 200_000), "keep_assistant": ("assistant", 16_38
 TEXTS = {"words": "word ", "lines": "a\n", "rules": f"{RULE}\n", "emoji": "\N{PARTY POPPER}"}
 
 
-def hand_off() -> list[Row]:
+async def hand_off() -> list[Row]:
     """Measure the time to validate 50 long messages, and the tokens of the largest prompts made of them."""
     return [row for preset in PRESETS for row in (_time(preset), _tokens(preset))]
 

@@ -2,65 +2,92 @@
 
 import asyncio
 import json
-import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from http.client import HTTPConnection
-from time import perf_counter
+from time import monotonic
 from typing import Any
 
-from benchmarks.environment import BOUND
+from httpx import codes
+
 from turnkeeper.ops.local.ports import LOOPBACK
 
 KEPT_OPEN_SECONDS = 1.0
 """The gateway closes a connection that is idle for 5 s."""
 
+LIMIT = 2**24
+"""The longest line of an answer or event, in bytes."""
 
-class HttpClient:
-    """Sends requests to a gateway on this machine, over one connection per thread."""
+COMPLETE = b'"is_complete":true'
 
-    def __init__(self, port: int, executor: ThreadPoolExecutor) -> None:
+
+class HttpConnection:
+    """One connection to a gateway on this machine, which is opened again after a pause."""
+
+    def __init__(self, port: int) -> None:
         self._port = port
-        self._executor = executor
-        self._threads = threading.local()
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._used_at = 0.0
 
     async def get(self, path: str) -> Any:
         """Return the JSON of an answer. Raises `RuntimeError` unless its status is 200."""
-        status, body = await self._send("GET", path, None)
-        if status != 200:
+        status, body = await self._exchange("GET", path, b"")
+        if status != codes.OK:
             raise RuntimeError(f"GET {path}: {status} {body!r}")
         return json.loads(body)
 
-    async def post(self, path: str, body: Any) -> tuple[int, Any]:
-        """Return the status and the JSON of an answer."""
-        status, answer = await self._send("POST", path, json.dumps(body).encode())
-        return status, json.loads(answer)
+    async def post(self, path: str, body: Any) -> Any:
+        """Return the JSON of an answer. A request that a busy machine refused is repeated, as clients do.
 
-    async def _send(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, self._exchange, method, path, body)
+        Raises `RuntimeError` at any other status but 2xx.
+        """
+        while True:
+            status, answer = await self._exchange("POST", path, json.dumps(body).encode())
+            if codes.is_success(status):
+                return json.loads(answer)
+            if status != codes.SERVICE_UNAVAILABLE:
+                raise RuntimeError(f"POST {path}: {status} {answer!r}")
 
-    def _exchange(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
-        connection = self._connection()
-        connection.request(method, path, body, {"content-type": "application/json"})
-        response = connection.getresponse()
-        answer = response.status, response.read()
-        self._threads.used_at = perf_counter()
-        return answer
+    def close(self) -> None:
+        if self._streams:
+            self._streams[1].close()
 
-    def _connection(self) -> HTTPConnection:
-        """Return the thread's connection; `request` opens it if it is closed."""
-        if not hasattr(self._threads, "connection"):
-            self._threads.connection = HTTPConnection(LOOPBACK, self._port, timeout=BOUND)
-        elif perf_counter() - self._threads.used_at > KEPT_OPEN_SECONDS:
-            self._threads.connection.close()
-        connection: HTTPConnection = self._threads.connection
-        return connection
+    async def _exchange(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
+        if self._streams is None or monotonic() - self._used_at > KEPT_OPEN_SECONDS:
+            self.close()
+            self._streams = await asyncio.open_connection(LOOPBACK, self._port, limit=LIMIT)
+        reader, writer = self._streams
+        head = f"{method} {path} HTTP/1.1\r\nHost: {LOOPBACK}\r\nContent-Type: application/json\r\n"
+        writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        headers = await reader.readuntil(b"\r\n\r\n")
+        length = int(headers.lower().partition(b"content-length: ")[2].partition(b"\r")[0] or 0)
+        answer = await reader.readexactly(length)
+        self._used_at = monotonic()
+        return int(headers.split()[1]), answer
 
 
-@contextmanager
-def http_client(port: int, *, at_once: int = 1) -> Iterator[HttpClient]:
-    """Yield a client that sends up to `at_once` requests at the same time."""
-    with ThreadPoolExecutor(at_once) as executor:
-        yield HttpClient(port, executor)
+class EventStream:
+    """A watcher of a session, from its newest turn on."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def of(cls, port: int, session_id: str, *, after: str | None = None) -> "EventStream":
+        """Watch the session at a gateway; `after`: the id of the last event that the watcher has seen."""
+        reader, writer = await asyncio.open_connection(LOOPBACK, port, limit=LIMIT)
+        last = f"Last-Event-ID: {after}\r\n" if after else ""
+        writer.write(f"GET /workflow/{session_id}/events HTTP/1.1\r\nHost: {LOOPBACK}\r\n{last}\r\n".encode())
+        await reader.readuntil(b"event: update")
+        return cls(reader, writer)
+
+    async def until_complete(self, message_id: str) -> None:
+        """Wait until the answer to the prompt is there."""
+        while line := await self._reader.readline():
+            if COMPLETE in line:
+                update = json.loads(line[line.index(b"{") :])
+                for turn in (*update.get("new_messages", ()), *update.get("updated_messages", ())):
+                    if turn["id"] == message_id and turn["is_complete"]:
+                        return
+        raise ConnectionError("the gateway has closed the stream")
+
+    def close(self) -> None:
+        self._writer.close()

@@ -20,13 +20,13 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.service import RPCError
 
 from benchmarks.environment import BOUND
-from benchmarks.measurements import Row
+from benchmarks.results import Row, within
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationUpdate
 from turnkeeper.ops.demo.scenario import demo_environment
 from turnkeeper.ops.local.supervisor import keep_running
-from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
+from turnkeeper.stores.temporal.payload_converter import DATA_CONVERTER
 
 KILLS = 10
 BUSY, IDLE = 3, 2
@@ -64,18 +64,16 @@ async def recovery() -> list[Row]:
             answers += [at - killed_at for at in answer_times]
             for session in busy:
                 await session.terminate()
-    return [
-        _row("a killed worker's model call, next attempt begins after: p50", median(attempts), 2.5),
-        _row(f"the same, p99 (the last of {len(attempts)})", max(attempts), 4.5),
-        _row("prompt sent as the worker is killed, answer visible after: p50", median(answers), None),
-        _row(f"the same, p99 (the last of {len(answers)})", max(answers), 4.0),
-    ]
-
-
-def _row(what: str, seconds: float, at_most: float | None) -> Row:
-    goal = "" if at_most is None else f"≤ {at_most:g} s"
-    reached = None if at_most is None else seconds <= at_most
-    return Row(what, f"{seconds:.2f} s", floor="", ratio="", goal=goal, reached=reached)
+    rows = list[Row]()
+    for what, values, middle, most in (
+        ("a killed worker's model call, next attempt begins after", attempts, 2.5, 4.5),
+        ("prompt sent as the worker is killed, answer visible after", answers, None, 4.0),
+    ):
+        rows += [
+            within(f"{what}: p50", median(values), middle, unit="s", digits=2),
+            within(f"{what}: p99 (the last of {len(values)})", max(values), most, unit="s", digits=2),
+        ]
+    return rows
 
 
 @asynccontextmanager

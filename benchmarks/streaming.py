@@ -1,208 +1,187 @@
-"""How soon a client sees partial output with each carrier, and what that costs in history (AGT-5).
+"""A model that streams as vendors do, beside the vendor's own SDK in a bare loop (AGT-5, OPS-11).
 
-The Python client follows the gateway's event stream from before the prompt. The measured time includes the worker's
-pauses, the carrier, the gateway's feed and HTTP. Worker, gateway and client share one process, clock and event loop.
+The fake vendor of `vendor.py` answers both over HTTP. A client follows the gateway's event stream from before the
+prompt, on what `make run` runs: a server with a file, a worker and a gateway, without Redis.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import ExitStack, aclosing, asynccontextmanager
-from dataclasses import dataclass, field
-from statistics import median, quantiles
-from time import perf_counter
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+from statistics import median
+from time import monotonic
 from uuid import uuid4
 
-from temporalio.client import Client, WorkflowHandle
-
-from benchmarks.environment import BOUND, BenchEnvironment, gateway
-from benchmarks.measurements import Row
-from tests.stores.partials.redis_server import find_redis, running
-from turnkeeper.activities.providers.protocol import CallInfo, Delta
-from turnkeeper.activities.providers.provider import Provider
-from turnkeeper.activities.toolbox.toolbox import build_toolbox
-from turnkeeper.api.app import create_app
+from benchmarks.direct import Answer, DirectLoop, direct_loop
+from benchmarks.environment import (
+    ARCHIVED_SECONDS,
+    BOUND,
+    BenchEnvironment,
+    GatewaySession,
+    bench_environment,
+    interleaved,
+)
+from benchmarks.results import Row, ms, p95, row, within
+from benchmarks.vendor import CHUNKS_A_SECOND, written_at
 from turnkeeper.clients.python.events import Event, PartialEvent, UpdateEvent
 from turnkeeper.clients.python.gateway import GatewayClient
-from turnkeeper.models.session.messages import SessionInput
-from turnkeeper.models.settings.settings import Settings
-from turnkeeper.models.transcript.conversation import ConversationUpdate
-from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, RespondPart
-from turnkeeper.models.transcript.partial_output import PartialGrowth
-from turnkeeper.stores.partials.carrier import PartialCarrier
-from turnkeeper.stores.partials.factory import carrier_factory
-from turnkeeper.stores.partials.in_process import InProcessCarrier
-from turnkeeper.stores.stores import Stores
-from turnkeeper.worker import build_worker
+from turnkeeper.ops.local.ports import LOOPBACK
 
-ANSWERS, CHUNKS, CHUNK_SECONDS = 20, 60, 0.02
-"""Answers for each carrier, chunks of each answer, and the pause after each chunk."""
+SHORT_CHUNKS, SHORT_ANSWERS = 15, 30
+"""Answers of which only the beginning counts."""
 
-SILENCES = [0.3 + 0.4 * answer / ANSWERS for answer in range(ANSWERS)]
-"""The time before each answer's first chunk; it varies, to meet a periodic reader at every phase."""
+AT_ONCE = 4
+"""Whole answers at the same time, each with a watcher."""
 
-WORD = "word "
-MAX_SECONDS = 0.5
+SESSIONS, CPU_SECONDS, CPU_SAMPLES = 32, 5, 3
 
 
-@dataclass(frozen=True)
-class CarrierSetup:
-    """A carrier, which worker and gateway create in the same way."""
-
-    name: str
-    carrier: Callable[[Client], PartialCarrier]
-
-
-@dataclass
-class PacedModel:
-    """A model that writes word by word after a silence, and records when it wrote each."""
-
-    chunks: int = CHUNKS
-    silence: float = 0.0
-    written_at: list[float] = field(default_factory=list)
-
-    async def stream(
-        self, name: str, request: ModelRequest, info: CallInfo
-    ) -> AsyncGenerator[Delta | ModelResponse, None]:
-        """Write `chunks` words, then the whole answer, which is always the same."""
-        self.written_at = []
-        await asyncio.sleep(self.silence)
-        for _ in range(self.chunks):
-            self.written_at.append(perf_counter())
-            yield Delta("respond", WORD)
-            await asyncio.sleep(CHUNK_SECONDS)
-        yield ModelResponse(parts=[RespondPart(kind="respond", text=WORD * CHUNKS)], model="paced")
-
-    def resolve(self, model: str) -> tuple[Provider, str]:
-        """Return this model for every name."""
-        return self, model
+def model(seconds: float) -> str:
+    """Return the vendor's model that writes for `seconds`."""
+    return f"text-{round(seconds * CHUNKS_A_SECOND)}"
 
 
 @dataclass
 class WatchedSession:
     """A session that a client watches over HTTP, from before its first prompt."""
 
-    handle: WorkflowHandle[object, object]
+    session_id: str
     client: GatewayClient
     events: AsyncGenerator[Event, None]
     rounds: int = 0
 
-    async def round(self) -> AsyncIterator[tuple[float, int]]:
-        """Send a prompt; yield pairs of a time and how many characters are visible then, last the whole answer."""
+    async def answer(self) -> Answer:
+        """Send a prompt and return its answer as the watcher saw it."""
         self.rounds += 1
-        turn, visible = f"m{self.rounds}", 0
+        message_id, visible, sizes = f"m{self.rounds}", 0, list[tuple[float, int]]()
+        started_at = monotonic()
         async with asyncio.timeout(BOUND):
-            await self.client.prompt(self.handle.id, "What is it?", message_id=turn)
+            await self.client.prompt(self.session_id, "What is it?", message_id=message_id)
             async for event in self.events:
-                if isinstance(event, PartialEvent) and event.partial.message_id == turn:
-                    visible = _chars_after(event.partial, visible)
-                    yield perf_counter(), visible
-                if isinstance(event, UpdateEvent) and _is_complete(turn, event.update):
-                    yield perf_counter(), len(WORD) * CHUNKS
-                    return
+                if isinstance(event, PartialEvent) and event.partial.message_id == message_id:
+                    grown = sum(part.omitted + len(part.text) for part in event.partial.parts)
+                    visible = grown if event.partial.fresh else visible + grown
+                    sizes.append((monotonic(), visible))
+                if isinstance(event, UpdateEvent):
+                    for turn in (*event.update.new_messages, *event.update.updated_messages):
+                        if turn.id == message_id and turn.is_complete:
+                            ended_at, text = monotonic(), turn.agent_message or ""
+                            sizes.append((ended_at, len(text)))
+                            first = next(at for at, size in sizes if size)
+                            return Answer(first - started_at, ended_at - started_at, _lags(text, sizes))
+        raise AssertionError("the stream has ended")
 
 
-def _chars_after(growth: PartialGrowth, visible: int) -> int:
-    """Return how many characters of the answer are visible after `growth`."""
-    return (0 if growth.fresh else visible) + sum(part.omitted + len(part.text) for part in growth.parts)
+def _lags(text: str, sizes: list[tuple[float, int]]) -> list[float]:
+    """Return the seconds from each chunk of `text` until it was visible; `sizes`: characters by time."""
+    ends = [end - 1 for end in accumulate(len(word) + 1 for word in text.split())]
+    seen_at = (next(at for at, size in sizes if size >= end) for end in ends)
+    return [seen - at for seen, at in zip(seen_at, written_at(text), strict=True)]
 
 
-def _is_complete(turn: str, update: ConversationUpdate) -> bool:
-    messages = [*update.new_messages, *update.updated_messages]
-    return any(message.id == turn and message.is_complete for message in messages)
+async def streaming() -> list[Row]:
+    """Measure the first text, all text, whole turns and the CPU time of a chunk."""
+    async with bench_environment(in_memory=False, gateways=1) as environment, AsyncExitStack() as stack:
+        direct = await stack.enter_async_context(direct_loop(environment.vendor_port))
+        client = await stack.enter_async_context(GatewayClient(f"http://{LOOPBACK}:{environment.gateway_ports[0]}"))
+
+        async def watched(name: str) -> WatchedSession:
+            started = await client.start(f"ours-{uuid4()}", model=f"openai-chat:{name}")
+            events = await stack.enter_async_context(aclosing(client.events(started.workflow_id)))
+            await asyncio.wait_for(anext(events), BOUND)
+            return WatchedSession(started.workflow_id, client, events)
+
+        rows = await _first_text(await watched(f"text-{SHORT_CHUNKS}"), direct)
+        for seconds in (5, 10):
+            rows += await _whole_answers([await watched(model(seconds)) for _ in range(AT_ONCE)], direct, seconds)
+        return [*rows, *await _cpu_of_chunks(environment, direct)]
 
 
-async def streaming(environment: BenchEnvironment) -> list[Row]:
-    """Measure every carrier on this machine, each with its own worker and gateway."""
-    rows: list[Row] = []
-    with ExitStack() as servers:
-        for setup in _setups(environment.settings, servers):
-            model = PacedModel()
-            async with _watched_session(environment, setup, model) as session:
-                rows += _lag_rows(setup.name, [await _lags(session, model, silence) for silence in SILENCES])
-                rows.append(await _history_row(setup.name, session, model))
+async def _first_text(session: WatchedSession, direct: DirectLoop) -> list[Row]:
+    ours, theirs = list[Answer](), list[Answer]()
+    await session.answer()  # the first one of each loads something
+    await direct.answers(model(0))
+    for _ in range(SHORT_ANSWERS):
+        ours.append(await session.answer())
+        theirs += (await direct.answers(f"text-{SHORT_CHUNKS}"))[0]
+    lags, floor_lags = ([answer.lags[0] for answer in answers] for answers in (ours, theirs))
+    firsts, floor_firsts = ([answer.first for answer in answers] for answers in (ours, theirs))
+    rows = list[Row]()
+    for name, statistic, at_most in (("p50", median, 25), ("p95", p95, 60)):
+        rows += [
+            _over(
+                f"first text at a watcher after the vendor's first chunk, {name}", lags, floor_lags, statistic, at_most
+            ),
+            _over(f"first text at a watcher after its prompt, {name}", firsts, floor_firsts, statistic, at_most),
+        ]
     return rows
 
 
-def _setups(settings: Settings, servers: ExitStack) -> list[CarrierSetup]:
-    """Return every carrier that this machine has."""
-    shared = InProcessCarrier()
-    setups = [
-        CarrierSetup("sockets", carrier_factory(settings)),
-        CarrierSetup("heartbeats", carrier_factory(settings.model_copy(update={"partials": "heartbeats"}))),
-        CarrierSetup("in process", lambda _: shared),
-    ]
-    if program := find_redis():
-        server = servers.enter_context(running(program))
-        redis_settings = settings.model_copy(update={"redis_url": server.url})
-        setups.append(CarrierSetup("redis", carrier_factory(redis_settings)))
-    return setups
+def _over(
+    what: str, ours: list[float], theirs: list[float], statistic: Callable[[list[float]], float], at_most: float
+) -> Row:
+    """Return the line of how much later ours is than that of the SDK in a loop; the two columns have both times."""
+    own, floor = statistic(ours) * 1000, statistic(theirs) * 1000
+    return Row(
+        what,
+        f"{own - floor:+.1f} ms: {own:.1f} ms",
+        f"{floor:.1f} ms",
+        "",
+        f"≤ +{at_most:g} ms",
+        own - floor <= at_most,
+    )
 
 
-@asynccontextmanager
-async def _watched_session(
-    environment: BenchEnvironment, setup: CarrierSetup, model: PacedModel
-) -> AsyncIterator[WatchedSession]:
-    """Run a worker with `model` and a gateway, and start a session with a client."""
-    settings = environment.settings.model_copy(update={"task_queue": f"streaming-{uuid4()}", "shutdown_grace": 0.0})
-    async with (
-        Stores.of(settings) as stores,
-        setup.carrier(environment.client) as worker_carrier,
-        setup.carrier(environment.client) as gateway_carrier,
-        build_toolbox(settings) as tools,
-        build_worker(
-            environment.client, settings, providers=model, tools=tools, stores=stores, partials=worker_carrier
-        ),
-        gateway(create_app(settings, client=environment.client, partials=gateway_carrier)) as url,
-        GatewayClient(url) as client,
-    ):
-        handle = await environment.client.start_workflow(
-            "AgenticAIWorkflow", SessionInput(user="bench"), id=f"ours-{uuid4()}", task_queue=settings.task_queue
-        )
-        async with aclosing(client.events(handle.id)) as events:
-            await asyncio.wait_for(anext(events), BOUND)
-            yield WatchedSession(handle, client, events)
-
-
-async def _lags(session: WatchedSession, model: PacedModel, silence: float) -> list[float]:
-    """Return the seconds from each chunk of an answer until the client saw it."""
-    lags: list[float] = []
-    model.silence = silence
-    async for seen_at, chars in session.round():
-        lags += [seen_at - written_at for written_at in model.written_at[len(lags) : chars // len(WORD)]]
-    if len(lags) != CHUNKS:
-        raise AssertionError(f"{len(lags)} of {CHUNKS} chunks were written")
-    return lags
-
-
-def _lag_rows(name: str, answers: list[list[float]]) -> list[Row]:
-    firsts, every = [lags[0] for lags in answers], [lag for lags in answers for lag in lags]
+async def _whole_answers(sessions: list[WatchedSession], direct: DirectLoop, seconds: int) -> list[Row]:
+    """Measure answers of `seconds`, ours and theirs at the same time."""
+    ours, (theirs, _) = await asyncio.gather(
+        asyncio.gather(*(session.answer() for session in sessions)), direct.answers(model(seconds), AT_ONCE)
+    )
+    lags = [lag for answer in ours for lag in answer.lags[1:]]
+    whole, floor = (median(answer.whole for answer in answers) for answers in (ours, theirs))
+    what = f"latest text at a watcher after its chunk, answers of {seconds} s"
+    note = f"p50 {ms(median(lags))}, p95 {ms(p95(lags))}"
     return [
-        _lag_row(f"first partial text at a watcher after the vendor's first chunk, {name}", firsts, "worst", max),
-        _lag_row(f"any text at a watcher after its chunk, {name}", every, "p95", _p95),
+        within(what, max(lags) * 1000, 100, unit="ms", digits=1, note=note),
+        row(
+            f"whole turn with an answer of {seconds} s", f"{whole:.3f} s", f"{floor:.3f} s", whole / floor, at_most=1.03
+        ),
     ]
 
 
-def _lag_row(what: str, lags: list[float], name: str, high: Callable[[list[float]], float]) -> Row:
-    measured = f"{median(lags) * 1000:.1f} ms, {name} {high(lags) * 1000:.1f} ms"
-    return Row(what, measured, "", "", f"≤ {MAX_SECONDS * 1000:.0f} ms", high(lags) <= MAX_SECONDS)
+async def _cpu_of_chunks(environment: BenchEnvironment, direct: DirectLoop) -> list[Row]:
+    """Compare the CPU time of 32 streamed answers, less that of as many answers at once, with the SDK's."""
+    chunks = CPU_SECONDS * CHUNKS_A_SECOND * SESSIONS
 
+    async def of_crowd(sessions: list[GatewaySession], pause: float) -> float:
+        if pause:
+            await asyncio.sleep(ARCHIVED_SECONDS)
+        before = environment.cpu_seconds()
+        await asyncio.gather(*(session.prompt() for session in sessions))
+        await asyncio.sleep(pause)
+        await asyncio.gather(*(session.until_idle(pause=0.2) for session in sessions))
+        return environment.cpu_seconds() - before
 
-def _p95(lags: list[float]) -> float:
-    return quantiles(lags, n=20)[-1]
+    async def of_sdk(name: str) -> float:
+        return (await direct.answers(name, SESSIONS))[1]
 
-
-async def _history_row(name: str, session: WatchedSession, model: PacedModel) -> Row:
-    """Compare the history of an answer in chunks with that of an answer without chunks."""
-    events: list[int] = []
-    for model.chunks in (0, CHUNKS):
-        before = await _history_length(session)
-        async for _ in session.round():
-            pass
-        events.append(await _history_length(session) - before)
-    per_chunk = (events[1] - events[0]) / CHUNKS
-    what = f"history events per streamed chunk, {name}"
-    return Row(what, f"{per_chunk:g}", "", "", "0", per_chunk == 0)
-
-
-async def _history_length(session: WatchedSession) -> int:
-    return (await session.handle.describe()).history_length
+    measurements = list[Callable[[], Awaitable[float]]]()
+    for is_watched in (True, False):
+        for name, pause in ((model(CPU_SECONDS), CPU_SECONDS), (model(0), 0)):
+            crowd = [
+                await environment.gateway_session(f"openai-chat:{name}", is_watched=is_watched) for _ in range(SESSIONS)
+            ]
+            measurements.append(partial(of_crowd, crowd, pause))
+    measurements += [partial(of_sdk, model(CPU_SECONDS)), partial(of_sdk, model(0))]
+    samples = await interleaved(CPU_SAMPLES, *measurements)
+    watched, unwatched, sdk = (
+        median(streamed - whole for streamed, whole in zip(*samples[place : place + 2], strict=True)) / chunks * 1e6
+        for place in (0, 2, 4)
+    )
+    what = f"CPU time of a streamed chunk, all processes, {SESSIONS} sessions"
+    return [
+        row(f"{what}, watched", f"{watched:.0f} µs", f"{sdk:.0f} µs", watched / sdk, at_most=1.3),
+        row(f"{what}, unwatched", f"{unwatched:.0f} µs", f"{sdk:.0f} µs", unwatched / sdk, at_most=1.1),
+    ]

@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # each process loads only its own parts
     from turnkeeper.activities.worker_feature import WorkerFeature
     from turnkeeper.api.gateway_feature import GatewayFeature
+    from turnkeeper.features.commands_feature import CommandsFeature
+    from turnkeeper.models.session.session import SessionPart
+    from turnkeeper.workflows.workflow_part import WorkflowPart
 
 
 @dataclass(frozen=True)
 class Feature:
     """Something that a session can do without, in a folder of its name.
 
-    Its part for a process is an object in a module of that folder: `GATEWAY` in `gateway.py`, `WORKER` in `worker.py`.
-    A feature that adds nothing to a process has no such module.
+    Its parts are objects in modules of that folder: `GATEWAY` in `gateway.py`, `WORKER` in `worker.py`, `COMMANDS` in
+    `commands.py`, and of what it adds to every session, `SESSION_PART` in `session_part.py` and `WORKFLOW_PART` in
+    `workflow_part.py`. A feature that adds nothing to one of them has no such module.
     """
 
     name: str
@@ -28,10 +32,30 @@ class Feature:
         return part
 
     @property
+    def commands(self) -> "CommandsFeature | None":
+        part: CommandsFeature | None = self._load("commands")
+        return part
+
+    @property
     def worker(self) -> "WorkerFeature | None":
         part: WorkerFeature | None = self._load("worker")
         return part
 
-    def _load(self, process: str) -> Any:
-        module = f"turnkeeper.features.{self.name}.{process}"
-        return getattr(import_module(module), process.upper()) if find_spec(module) else None
+    @property
+    def session_part(self) -> "type[SessionPart] | None":
+        part: type[SessionPart] | None = self._load("session_part")
+        return part
+
+    @property
+    def workflow_part(self) -> "type[WorkflowPart] | None":
+        part: type[WorkflowPart] | None = self._load("workflow_part")
+        return part
+
+    def load_tables(self) -> None:
+        """Define its tables of the database, if it has any, in `METADATA` of `stores/database/tables.py`."""
+        if find_spec(module := f"turnkeeper.features.{self.name}.tables"):
+            import_module(module)
+
+    def _load(self, part: str) -> Any:
+        module = f"turnkeeper.features.{self.name}.{part}"
+        return getattr(import_module(module), part.upper()) if find_spec(module) else None

@@ -99,6 +99,9 @@ RejectionReason = Literal[
 REJECTION_PREFIX = "Refused: "
 """Prefix of a rejection's message. A failed query returns its text only; this tells it from a bug of ours."""
 
+NO_SESSION_YET = "The session is being made, and can't be read before that is done."
+"""What a workflow that becomes a session later answers to queries and updates. For clients there is no session yet."""
+
 ARCHIVE_UNAVAILABLE = "archive_unavailable"
 """`type` of an activity's failure when the archive is down: it is retried later."""
 

@@ -7,18 +7,23 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from turnkeeper.features.tasks.rules.hand_off import TaskValidationWarning
-from turnkeeper.features.tasks.session.task_view import FINAL, CondensedTexts, HandOffReport, TaskStatus
 from turnkeeper.models.errors import ErrorType, RejectionReason
 from turnkeeper.models.ids import PublicId
+from turnkeeper.models.roles import Role
 from turnkeeper.models.session.queue.prompts import FateName
-from turnkeeper.models.settings.settings import Role
 from turnkeeper.models.transcript.conversation import (
     ArchiveReport,
     ContextSize,
     ConversationState,
     ConversationUpdate,
     SessionStatus,
+)
+from turnkeeper.models.transcript.task_view import (
+    FINAL,
+    CondensedTexts,
+    HandOffReport,
+    TaskStatus,
+    TaskValidationWarning,
 )
 from turnkeeper.models.transcript.trajectory import ApprovalDecision, Usage
 from turnkeeper.models.wire import Frozen, Items, UtcDatetime
@@ -290,7 +295,7 @@ class Me(Frozen):
     caller: CallerDescription | None
 
 
-AuditAction = Literal[
+Action = Literal[
     "start",
     "configure",
     "prompt",
@@ -299,7 +304,7 @@ AuditAction = Literal[
     "withdraw",
     "cancel",
     "approve",
-    "allow",
+    "allow_for_session",
     "reject",
     "end",
     "delete",
@@ -315,9 +320,9 @@ AuditAction = Literal[
     "export",
     "request",
 ]
-"""The action of a request. `cancel` stops a turn; `allow` approves all further calls of a tool too; `upload` stores
-a content for a prompt; `export` reads the audit as JSON lines, or a whole session; `request` was refused before it
-changed anything, such as for its key (401), its role (403), a wrong field (422) or a limit (429)."""
+"""The action of a request. `cancel` stops a turn; `allow_for_session` approves all further calls of a tool too;
+`upload` stores a content for a prompt; `export` reads the audit as JSON lines, or a whole session; `request` was
+refused before it changed anything, such as for its key (401), its role (403), a wrong field (422) or a limit (429)."""
 
 
 class AuditEntry(Frozen):
@@ -333,7 +338,7 @@ class AuditEntry(Frozen):
     caller: str
     user: str | None = None
     role: str
-    action: AuditAction
+    action: Action
     operation: str
     workflow_id: PublicId | None = None
     message_id: str | None = None

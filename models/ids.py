@@ -25,6 +25,10 @@ _PREFIX = re.compile(f"({TENANT_PATTERN[1:-1]}):")
 
 DEFAULT_TENANT = ""
 
+SESSION_TYPE = "AgenticAIWorkflow"
+DELETION_TYPE = "DeleteSession"
+"""The types of our workflows, by which Temporal's clients name them: only a worker has their code."""
+
 ID_RULE = "1 to 128 letters, digits or . _ ~ -"
 
 
@@ -88,6 +92,15 @@ def sibling_id(session_id: str, *, of: WorkflowId) -> WorkflowId:
     'acme:chat-1.task-1'
     """
     return workflow_id(session_id, tenant=tenant_of(of))
+
+
+def sibling_url(url: str | None, session_id: PublicId, sibling: PublicId) -> str | None:
+    """Return the URL of another session's page from that of `session_id`; `None` if that has none.
+
+    >>> sibling_url("https://agents.example/chat/s1", PublicId("s1"), PublicId("s1.task-1"))
+    'https://agents.example/chat/s1.task-1'
+    """
+    return url and sibling.join(url.rsplit(session_id, 1))
 
 
 def call_id(turn: int, step: int, index: int) -> str:

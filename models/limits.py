@@ -53,32 +53,53 @@ class Limits(Strict):
     """Limits of one session. An error names the limit that caused it. Times are in seconds."""
 
     max_prompt_chars: int = Field(100_000, ge=1, le=100_000)
+    """Characters of one prompt, which may also have 128 KB as UTF-8. The session rejects longer ones; their fate says
+    why."""
     max_queued_prompts: int = Field(100, ge=1, le=500)
+    """Queued prompts at once, as a courtesy: a gateway that has read within 2 s that the queue is full answers 429; it
+    reads nothing for that. The session refuses no prompt for want of room: what a run can't carry over is parked in the
+    archive and comes back in its order."""
     max_queued_bytes: int = Field(256 * 1024, ge=1_024, le=256 * 1024)
+    """Bytes of all queued prompts together, likewise."""
     max_steps: int = Field(50, ge=1, le=1_000)
+    """Model calls in one turn."""
     max_tool_calls: int = Field(500, ge=0, le=5_000)
+    """Tool calls in one turn."""
     max_parallel_tools: int = Field(8, ge=1, le=64)
+    """Tool calls at once."""
     max_tokens_per_turn: int | None = Field(None, ge=1)
-    """Input and output of all model calls of a turn, cached tokens and summaries included; `None`: no limit."""
+    """Tokens read and written by all model calls of one turn, including cached tokens and summaries. Attempts that
+    broke off count as reported or as estimated. What the turn's tasks use counts, also after the turn. A turn does not
+    continue with a vendor that reports no tokens; `None`: no limit."""
     max_cost_per_turn: float | None = Field(None, gt=0)
-    """In US dollars, summaries included; `None`: no limit. With a limit, a turn ends if the model's price is
-    unknown."""
+    """US dollars for all model calls of one turn, including summaries and attempts that broke off, by list price,
+    tasks included as with tokens. A turn does not continue with a model whose price is unknown; `None`: no limit."""
     turn_timeout: float = Field(3_600, ge=1, le=7 * 86_400)
-    """Not counting the time in which the turn waits for a person's decision (AGT-8)."""
+    """Seconds for one turn, without the time that it waits for a person's decision (AGT-8)."""
     approval_timeout: float = Field(86_400, ge=0.1, le=30 * 86_400)
+    """Seconds for a person's decision on a tool call; without one the call is rejected."""
     model_timeout: float = Field(600, ge=1, le=86_400)
+    """Seconds for one model call."""
     tool_timeout: float = Field(300, ge=1, le=86_400)
+    """Seconds for one tool call. A call of an MCP server may take longer if the server reports progress: then it
+    counts again from the last report."""
     max_tool_result_chars: int = Field(30_000, ge=200, le=100_000)
+    """Characters of a tool's result; longer ones are cut. Those over 8 KB are stored outside the session, which has an
+    excerpt."""
     max_task_depth: int = Field(3, ge=0, le=10)
-    """How deep tasks may be nested; 0: the session starts none (TSK-5)."""
+    """How deep tasks may be nested; 0: agents start none (TSK-5)."""
     max_tasks_at_once: int = Field(8, ge=1, le=200)
+    """Tasks that a session has started and that have not answered yet."""
     max_tasks: int = Field(25, ge=0, le=200)
-    """How many tasks the session may start in all, those of its tasks included."""
+    """Tasks that a session and its tasks may start in all, however deep."""
     max_state_bytes: int = Field(1_000_000, ge=4_096, le=1_000_000)
-    """At least `MIN_STATE_BYTES` for a new session."""
+    """Bytes that a session may carry from run to run; its oldest turns move to the archive before that. At least
+    32,000 for a new session. Bounds of answers and pages scale with it."""
     max_history_events: int = Field(900, ge=50, le=10_000)
-    """Replaying 900 takes 0.24 s of CPU, at 0.27 ms an event, and 2 s on a CPU that eight processes share (OPS-10)."""
+    """Events of a run; beyond it a session continues as new. A worker that takes over a session replays its run first:
+    0.20 to 0.27 ms of processor time per event, so that 900 take 2 s on a core that eight processes share (OPS-10)."""
     max_history_bytes: int = Field(4_000_000, ge=20_000, le=10_000_000)
+    """Bytes of a run's history; beyond it a session continues as new."""
 
     @property
     def last_history_events(self) -> int:

@@ -15,9 +15,11 @@ from pydantic import (
     AfterValidator,
     AwareDatetime,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
+    JsonValue,
     ModelWrapValidatorHandler,
     SerializerFunctionWrapHandler,
     ValidationError,
@@ -122,6 +124,10 @@ def few_keys(value: object, *, max_keys: int = MAX_KEYS) -> object:
     if isinstance(value, dict) and len(value) > max_keys:
         raise ValueError(f"has {len(value):,} keys; {max_keys:,} are allowed")
     return value
+
+
+FeatureData = Annotated[dict[str, dict[str, JsonValue]], BeforeValidator(partial(few_keys, max_keys=20))]
+"""What belongs to features, by their names, in the form that each one defines itself."""
 
 
 def _without_defaults(schema: dict[str, Any]) -> None:

@@ -1,1 +1,1 @@
-"""Storage outside of Temporal: archived turns, large texts, parked prompts, partial output."""
+"""Storage: archived turns, large texts, parked prompts, partial output; and Temporal, which has the sessions."""

@@ -5,7 +5,7 @@ are numbered from 1, steps of a turn from 0, and nothing is written unless every
 wrong database rejects the tail of a transcript instead of accepting it.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -14,11 +14,10 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import to_json
 from sqlalchemy import ColumnElement, Connection, Row, Table, func, select
 
-from turnkeeper.features.copies.document.document import ExportedTurn
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.trajectory import ReasoningTrajectory, Step
-from turnkeeper.models.transcript.transcript import TranscriptState, visible_size
+from turnkeeper.models.transcript.trajectory import Step
+from turnkeeper.models.transcript.transcript import visible_size
 from turnkeeper.models.wire import Frozen
 from turnkeeper.stores.database.database import Database, StoreUnavailableError
 from turnkeeper.stores.database.rows import delete_rows, insert_missing
@@ -26,9 +25,6 @@ from turnkeeper.stores.database.tables import STEPS, TURNS
 
 MISSING_TURNS = "The archive lacks turns that the session has moved to it."
 """It is not the one that the session uses, such as an empty new one."""
-
-TURNS_AT_ONCE = 100
-"""Read at once of a whole session."""
 
 MIN_TURN_BYTES = 256
 """Minimum of a turn's JSON: its field names alone need more."""
@@ -136,39 +132,6 @@ class Archive:
         """Delete all turns and steps of the session; return the number of turns."""
         await delete_rows(self._database, STEPS, session_id)
         return await delete_rows(self._database, TURNS, session_id)
-
-
-async def whole_turns(
-    archive: Archive, owner: WorkflowId, transcript: TranscriptState, *, last: int | None = None
-) -> AsyncIterator[list[ExportedTurn]]:
-    """Yield the turns 1 to `last` (`None`: all) with all their steps, in parts, oldest first.
-
-    `transcript` is that of the session, which has the turns after the archived ones.
-    Raises `StoreUnavailableError` if the archive can't be read or lacks one.
-    """
-    turns, archived = transcript.turns, transcript.archived
-    count = transcript.count if last is None else last
-    for first in range(1, min(archived, count) + 1, TURNS_AT_ONCE):
-        stop = min(archived, count, first + TURNS_AT_ONCE - 1)
-        rows = await archive.range(owner, first, stop)
-        if [row.number for row in rows] != list(range(first, stop + 1)):
-            raise ArchiveGapError(MISSING_TURNS)
-        yield [await _with_all_steps(archive, owner, row.number, row.turn) for row in rows]
-    if count > archived:
-        numbered = enumerate(turns[: count - archived], start=archived + 1)
-        yield [await _with_all_steps(archive, owner, number, turn) for number, turn in numbered]
-
-
-async def _with_all_steps(archive: Archive, owner: WorkflowId, number: int, turn: ConversationMessage) -> ExportedTurn:
-    omitted = turn.steps_omitted
-    if not omitted:
-        return ExportedTurn(number=number, turn=turn)
-    steps = await archive.steps(owner, number, count=omitted)
-    if len(steps) != omitted:
-        raise ArchiveGapError(MISSING_TURNS)
-    trajectory = ReasoningTrajectory(steps=[*steps, *turn.steps])
-    whole = turn.model_copy(update={"reasoning_trajectory": trajectory, "steps_omitted": 0})
-    return ExportedTurn(number=number, archived_steps=omitted, turn=whole)
 
 
 def _insert_turns(connection: Connection, *, session_id: WorkflowId, turns: Sequence[ArchivedTurn]) -> None:

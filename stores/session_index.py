@@ -25,10 +25,10 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Executable, Row, case, func, or_, select, tuple_, update
 
-from turnkeeper.features.tasks.session.task_view import HandOffReport, TaskStatus
 from turnkeeper.models.ids import WorkflowId, session_id_of, tenant_of
 from turnkeeper.models.texts.one_line import searchable
 from turnkeeper.models.transcript.index_entry import IndexEntry, IndexStatus
+from turnkeeper.models.transcript.task_view import HandOffReport, TaskStatus
 from turnkeeper.stores.database.database import Database, StoreUnavailableError
 from turnkeeper.stores.database.moments import microseconds, moment_of
 from turnkeeper.stores.database.rows import delete_rows, insert_into, insert_missing

@@ -3,16 +3,14 @@
 from dataclasses import dataclass
 from typing import Self
 
-from turnkeeper.features.access.audit.store import Audit
-from turnkeeper.features.access.auth.api_keys import ApiKeys
-from turnkeeper.features.access.auth.logins import Logins
-from turnkeeper.features.tasks.stores.task_handles import TaskHandles
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.settings.settings import Settings, SettingsError
 from turnkeeper.stores.archive import Archive
 from turnkeeper.stores.blobs import Blobs, attachments_owner, document_owner, opaque_owner
 from turnkeeper.stores.database import OTHER_TABLES
 from turnkeeper.stores.database.database import Database
+from turnkeeper.stores.database.rows import delete_rows
+from turnkeeper.stores.database.tables import DELETED_WITH_SESSION, METADATA
 from turnkeeper.stores.prompts import Prompts
 from turnkeeper.stores.session_index import IndexWriter, SessionIndex
 
@@ -21,19 +19,15 @@ from turnkeeper.stores.session_index import IndexWriter, SessionIndex
 class Stores:
     """The archive of turns, large texts and prompts, and the index of sessions, in one database.
 
-    Use it with `async with`.
+    Use it with `async with`. Features have stores of their own in the same `database`.
     """
 
     database: Database
     archive: Archive
     blobs: Blobs
     prompts: Prompts
-    task_handles: TaskHandles
-    api_keys: ApiKeys
-    logins: Logins
     index: SessionIndex
     index_writer: IndexWriter
-    audit: Audit
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
@@ -53,12 +47,8 @@ class Stores:
             Archive(database),
             Blobs(database),
             Prompts(database),
-            TaskHandles(database),
-            ApiKeys(database),
-            Logins(database),
             index,
             IndexWriter(index),
-            Audit(database),
         )
 
     async def has(self, session_id: WorkflowId) -> bool:
@@ -66,13 +56,15 @@ class Stores:
         return bool(await self.archive.count(session_id)) or await self.index.find(session_id) is not None
 
     async def delete(self, session_id: WorkflowId) -> int:
-        """Delete everything of the session but its audit; return the number of its archived turns."""
+        """Delete everything of the session, also what features have of it; return the number of its archived turns."""
         await self.blobs.delete(session_id)
         await self.blobs.delete(opaque_owner(session_id))
         await self.blobs.delete_data(attachments_owner(session_id))
         await self.blobs.delete_data(document_owner(session_id))
         await self.prompts.delete(session_id)
-        await self.task_handles.delete(session_id)
+        for table in METADATA.tables.values():
+            if table.info == DELETED_WITH_SESSION:
+                await delete_rows(self.database, table, session_id)
         await self.index.delete(session_id)
         return await self.archive.delete(session_id)
 

@@ -22,9 +22,11 @@ from tests.harness import PATIENT_SECONDS, patient, product
 from tests.log_watch import LOG_WATCH
 from tests.stores.ready_files import make_files_with_tables
 from turnkeeper.api.timeouts import Timeouts
+from turnkeeper.features import all_features
+from turnkeeper.features.in_workflows import enable_in_workflows
 from turnkeeper.ops.local.dev_server import QUERIES
-from turnkeeper.workflows import search_attributes
-from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
+from turnkeeper.stores.temporal import search_attributes
+from turnkeeper.stores.temporal.payload_converter import DATA_CONVERTER
 from turnkeeper.workflows.hosting.sdk_internals import EvictingRunner
 
 settings.register_profile(
@@ -35,6 +37,7 @@ settings.register_profile(
 )
 settings.load_profile("turnkeeper")
 
+enable_in_workflows(all_features())
 read_certificates_once()
 make_files_with_tables()
 

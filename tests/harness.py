@@ -47,9 +47,9 @@ from turnkeeper.models.transcript.trajectory import FileChange, ToolResult
 from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.stores import Stores
+from turnkeeper.stores.temporal.payload_converter import DATA_CONVERTER
 from turnkeeper.worker import build_worker
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
-from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
 Answer = TypeVar("Answer")
 

@@ -120,7 +120,7 @@ MISSING = {
     "OPS-11": (
         "`the same with tools that are activities` (turns a second), `history of a 210-turn session`, "
         "`continue-as-new in it`, `memory of all its processes, shared pages once`; of other libraries `turns a "
-        "second, 32 sessions, to OpenAI Agents`, `turn time, turns 96 to 100, to LangGraph`. "
+        "second, 32 sessions, to OpenAI Agents`. "
         "[What was tried](scaling.md#goals-that-are-not-reached) for each of them."
     ),
     "OPS-12": "pip-audit and bandit in `.ci/run`.",

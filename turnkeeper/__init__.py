@@ -1,1 +1,50 @@
-"""Durable AI-agent sessions on Temporal."""
+"""Durable AI-agent sessions on Temporal: the Python client of a gateway.
+
+    from turnkeeper import GatewayClient
+
+Names are loaded when they are first used: the processes of a stack need none of them.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from turnkeeper.clients.python.attachments import read_attachment as read_attachment
+    from turnkeeper.clients.python.conversation import Conversation as Conversation
+    from turnkeeper.clients.python.errors import CopyFailedError as CopyFailedError
+    from turnkeeper.clients.python.errors import GatewayError as GatewayError
+    from turnkeeper.clients.python.errors import GatewayProblemError as GatewayProblemError
+    from turnkeeper.clients.python.errors import GatewayUnreachableError as GatewayUnreachableError
+    from turnkeeper.clients.python.errors import GatewayUnreadableError as GatewayUnreadableError
+    from turnkeeper.clients.python.errors import Problem as Problem
+    from turnkeeper.clients.python.events import Event as Event
+    from turnkeeper.clients.python.gateway import GatewayClient as GatewayClient
+    from turnkeeper.models.errors import TurnkeeperError as TurnkeeperError
+    from turnkeeper.models.session.messages import Configure as Configure
+
+_MODULES = {
+    "Configure": "models.session.messages",
+    "Conversation": "clients.python.conversation",
+    "CopyFailedError": "clients.python.errors",
+    "Event": "clients.python.events",
+    "GatewayClient": "clients.python.gateway",
+    "GatewayError": "clients.python.errors",
+    "GatewayProblemError": "clients.python.errors",
+    "GatewayUnreachableError": "clients.python.errors",
+    "GatewayUnreadableError": "clients.python.errors",
+    "Problem": "clients.python.errors",
+    "TurnkeeperError": "models.errors",
+    "read_attachment": "clients.python.attachments",
+}
+
+
+if not TYPE_CHECKING:  # a type checker would take every name for one of ours
+
+    def __getattr__(name: str) -> object:
+        if name not in _MODULES:
+            raise AttributeError(f"module 'turnkeeper' has no attribute {name!r}")
+        return getattr(import_module(f"turnkeeper.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*_MODULES, *globals()]

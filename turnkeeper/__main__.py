@@ -2,12 +2,14 @@
 
 import sys
 
+from turnkeeper.ops.local.process import missing_extra_explained
+
 
 def main() -> None:
     """Run the command. Ctrl-C ends it quietly, also while its modules are still loaded."""
     try:
-        from turnkeeper.cli import app
-
+        with missing_extra_explained():
+            from turnkeeper.cli import app
         app()
     except KeyboardInterrupt:
         sys.exit(130)

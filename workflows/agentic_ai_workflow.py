@@ -16,17 +16,11 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
+from pydantic import JsonValue
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from turnkeeper.features.copies.document.copied import SessionSnapshot, snapshot_of
-    from turnkeeper.features.tasks.session.allowance import AllowanceAnswer, AllowanceRequest
-    from turnkeeper.features.tasks.session.task_input import task_prompt
-    from turnkeeper.features.tasks.session.task_state import TaskChange, result_prompt
-    from turnkeeper.features.tasks.session.tree import answer_request
-    from turnkeeper.features.tasks.workflow.allowance import AllowanceMail
-    from turnkeeper.features.tasks.workflow.sub_tasks import SubTaskRunner, TaskReporter, with_whole_answer
     from turnkeeper.models.context.context_view import ContextView
     from turnkeeper.models.errors import RejectedError, TurnPausedError
     from turnkeeper.models.ids import WorkflowId, session_id_of
@@ -39,33 +33,33 @@ with workflow.unsafe.imports_passed_through():
         Configure,
         ContextRequest,
         EndSession,
+        FeatureMessage,
         NoArgument,
         QueueRequest,
         SessionEnd,
         SessionInput,
         StateRequest,
         WithdrawPrompt,
-        check_outside_start,
         configured,
         parse,
         parse_cursor,
         parse_replay_request,
         read_end,
-        read_start,
     )
     from turnkeeper.models.session.queue.prompts import WIDEST, Prompt, QueueView
     from turnkeeper.models.session.session import Session
+    from turnkeeper.models.session.start import check_outside_start, read_start
     from turnkeeper.models.session.views import (
         approvals_of,
         context_of,
         queue_of,
         replay_turns_of,
         state_of,
-        task_outcome_of,
         updates_of,
     )
     from turnkeeper.models.transcript.conversation import ConversationState, ConversationUpdate, TurnStop
     from turnkeeper.models.transcript.model_call import ModelRequestPage, ModelRequestQuery
+    from turnkeeper.models.wire import Compact
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.archiving import Archiving, Listing
     from turnkeeper.workflows.background import report_rejections
@@ -73,6 +67,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.workflows.parking import Parking
     from turnkeeper.workflows.turn.turn_runner import TurnRunner
     from turnkeeper.workflows.web_ui import WebUi
+    from turnkeeper.workflows.workflow_part import Host, workflow_parts
 
 
 @workflow.defn
@@ -95,20 +90,16 @@ class AgenticAIWorkflow:
         self._archiving = Archiving(session, refresh_ui=self._web_ui.update)
         self._parking = Parking(session, self._archiving, has_grown=growth.is_due, refresh_ui=self._web_ui.update)
         self._listing = Listing(session, self._archiving)
-        self._sub_tasks = SubTaskRunner(session)
-        self._reporter = TaskReporter(session)
-        self._allowance_mail = AllowanceMail(session)
+        self._parts = workflow_parts(session, Host(self._receive, self._web_ui.update))
         self._new_run = NewRun(session, growth, self._archiving, self._parking, is_sending=lambda: self._is_sending())
         # A signal can stop a carried turn before `run` continues it.
         self._turn = self._new_turn() if session.turn else None
         first = start.first_prompt
-        if first is None and start.task:
-            first = task_prompt(start.task, limits=start.limits)
-        is_from_context = start.first_prompt is None
+        if first is None and start.carried is None:
+            prompts = (part.first_prompt(str(workflow.uuid4())) for part in session.parts)
+            first = next(filter(None, prompts), None)
         if first is not None:
-            prompt = self._receive(first if isinstance(first, str) else first.model_dump(), extra_arguments=0)
-            if prompt and is_from_context:
-                session.own_task.note_first_prompt(prompt.id)
+            self._receive(first if isinstance(first, str) else first.model_dump())
         self._web_ui.update()
 
     @workflow.run
@@ -134,8 +125,8 @@ class AgenticAIWorkflow:
         self._archiving.begin()
         self._parking.begin()
         self._listing.begin()
-        self._reporter.begin()
-        self._allowance_mail.begin()
+        for part in self._parts:
+            part.begin()
         if self._turn:
             self._archiving.begin_if_due()
             await self._run_to_end(self._turn)
@@ -156,20 +147,20 @@ class AgenticAIWorkflow:
                 return
 
     async def _wait_for_work(self) -> None:
-        """Wait for what the main loop has to do; a task that has answered ends once it was open for long enough."""
-        task = self._session.config.task
-        seconds = task.open_seconds if task else None
-        await workflow.wait_condition(lambda: self._has_work() or (seconds is not None and self._is_answered()))
-        if seconds is None or self._has_work():
+        """Wait for what the main loop has to do; some sessions end once they were open for long enough."""
+        await workflow.wait_condition(lambda: self._has_work() or self._is_answered())
+        if self._has_work():
             return
         with suppress(TimeoutError):
-            await workflow.wait_condition(self._has_work, timeout=seconds, timeout_summary="open for further prompts")
+            await workflow.wait_condition(
+                self._has_work, timeout=self._session.open_seconds, timeout_summary="open for further prompts"
+            )
         if not self._has_work():
-            self._session.end("The task has answered.", discard_queue=False, now=workflow.now())
+            self._session.end("It has answered.", discard_queue=False, now=workflow.now())
 
     def _is_answered(self) -> bool:
-        """Return whether a task has come to an end, and waits for none of its own."""
-        return self._session.transcript.count > 0 and not self._session.sub_tasks.working
+        """Return whether a session has answered that accepts further prompts for a limited time only."""
+        return self._session.open_seconds is not None and self._session.transcript.count > 0
 
     def _has_work(self) -> bool:
         return self._session.queue.next is not None or self._can_close() or self._new_run.is_due()
@@ -188,13 +179,13 @@ class AgenticAIWorkflow:
 
     def _is_sending(self) -> bool:
         """Return whether a signal to another session, or the status in lists, is pending."""
-        return self._reporter.is_sending or self._allowance_mail.is_sending or self._listing.is_due
+        return self._listing.is_due or any(part.is_sending for part in self._parts)
 
     def _new_turn(self) -> TurnRunner:
         return TurnRunner(
             self._session,
             self._archiving,
-            self._sub_tasks,
+            self._parts,
             refresh_ui=self._web_ui.update,
             is_due_for_new_run=self._new_run.is_due,
         )
@@ -219,14 +210,14 @@ class AgenticAIWorkflow:
         self._session.close(status, reason=reason, now=workflow.now())
         self._web_ui.publish("ended")
         self._web_ui.update()
-        await self._sub_tasks.cancel_all()
-        await self._reporter.send()
-        await self._allowance_mail.flush()
-        outcome = task_outcome_of(self._session)
-        if outcome and status == "ended":
-            outcome = await with_whole_answer(outcome)
+        results: dict[str, dict[str, JsonValue]] = {}
+        for part in self._parts:
+            await part.close()
+            if status == "ended" and (result := await part.result()):
+                results[part.name] = result
         await self._archiving.copy_all(patience=copy_patience)
-        return SessionEnd(status=status, turn_count=self._session.transcript.count, reason=reason or None, task=outcome)
+        count = self._session.transcript.count
+        return SessionEnd(status=status, turn_count=count, reason=reason or None, features=results)
 
     # ---- signals and updates
 
@@ -241,7 +232,9 @@ class AgenticAIWorkflow:
             self._turn.stop(TurnStop(cause="prompt"))
         self._web_ui.update()
 
-    def _receive(self, raw: object, *, extra_arguments: int, max_chars: int = WIDEST.max_prompt_chars) -> Prompt | None:
+    def _receive(
+        self, raw: object, *, extra_arguments: int = 0, max_chars: int = WIDEST.max_prompt_chars
+    ) -> Prompt | None:
         return self._session.receive(
             raw,
             extra_arguments=extra_arguments,
@@ -250,33 +243,14 @@ class AgenticAIWorkflow:
             now=workflow.now(),
         )
 
-    @workflow.signal(description="The progress of a task of this session. For our own sub-tasks.")
-    def task_changed(self, change: Any = None, *rest: Any) -> None:
-        """Record a change of a task; the answer of a background task becomes a prompt (TSK-5)."""
+    @workflow.signal(description="A message of another session, for a feature: {feature, kind, body?}. For our own.")
+    def feature_message(self, message: Any = None, *rest: Any) -> None:
+        """Hand the message to the part of the feature; a wrong one has no effect."""
         with suppress(RejectedError):
-            self._change_sub_task(parse(TaskChange, change))
-
-    def _change_sub_task(self, change: TaskChange) -> None:
-        before = self._session.change_sub_task(change, now=workflow.now())
-        if before and before.background and change.turn > before.turn:
-            number = before.task_id.rpartition(".")[2]
-            prompt = {"id": f"{number}.answer-{change.turn}", "text": result_prompt(before, change)}
-            self._receive(prompt, extra_arguments=0)
-        self._web_ui.update()
-
-    @workflow.signal(description="A task of this tree asks for what it may use. For our own sub-tasks.")
-    def request_allowance(self, request: Any = None, *rest: Any) -> None:
-        """Decide on the request; the answer is sent by signal (TSK-5)."""
-        with suppress(RejectedError):
-            answer_request(self._session, parse(AllowanceRequest, request))
-
-    @workflow.signal(description="What this task may use, from the root of its tree. For our own sub-tasks.")
-    def grant_allowance(self, answer: Any = None, *rest: Any) -> None:
-        """Record the root's answer to a request of this task (TSK-5)."""
-        if self._session.allowance is None:
-            return
-        with suppress(RejectedError):
-            self._session.allowance.receive(parse(AllowanceAnswer, answer))
+            parsed = parse(FeatureMessage, message)
+            for part in self._parts:
+                if part.name == parsed.feature:
+                    part.receive(parsed)
 
     @workflow.signal(
         description="End the session after its queued prompts: nothing, a reason, or {reason?, discard_queue?}."
@@ -417,12 +391,18 @@ class AgenticAIWorkflow:
             max_history = parse_replay_request(request).max_history
         return self._last_change.stamp(replay_turns_of(self._session, max_history))
 
-    @workflow.query(description="What a copy of the session is made of, about 1 MB at most. For our own gateway.")
-    def internal_session_snapshot(self, request: Any = None) -> SessionSnapshot:
-        """Return the configuration, the turns in the session and the model's context (SES-18)."""
+    @workflow.query(
+        description="What the part of a feature answers, about 1 MB at most: {feature, kind, body?}. For our own."
+    )
+    def internal_feature_query(self, request: Any = None) -> Compact:
+        """Return the answer of the feature's part, such as what a copy of the session is made of (SES-18)."""
         with self._answering_query():
-            parse(NoArgument, request)
-        return self._last_change.stamp(snapshot_of(self._session))
+            question = parse(FeatureMessage, request)
+            part = next((part for part in self._parts if part.name == question.feature), None)
+            if part is None:
+                raise RejectedError("invalid", f"feature: {question.feature!r} is not enabled here.", field="feature")
+            answer = part.answer(question)
+        return self._last_change.stamp(answer)
 
     @workflow.query(description="The open model request, a page at a time: {request, offset?}. For our own activities.")
     def get_model_request(self, request: Any = None) -> ModelRequestPage:

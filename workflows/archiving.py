@@ -22,11 +22,11 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.archive import ArchiveActivities
     from turnkeeper.activities.model_request.local_context_cache import MOVES, CacheKey
-    from turnkeeper.features.tasks.session.task_view import FINAL
     from turnkeeper.models.session.archive.archive_messages import ArchiveMove, ArchiveOrder
     from turnkeeper.models.session.archive.archive_moves import final_moves, next_copy, next_move, next_step_move
-    from turnkeeper.models.session.archive.index_entries import listed_status, make_index_entry
     from turnkeeper.models.session.session import Session
+    from turnkeeper.models.session.views import listed_status, make_index_entry
+    from turnkeeper.models.transcript.task_view import FINAL
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.background import run_in_background
 
@@ -202,7 +202,7 @@ class Listing:
         It does not write it while the archive fails.
         """
         if not self._session.archive.is_failing:
-            self._listed = ("open", "working" if self._session.config.task else None)
+            self._listed = ("open", "working" if self._session.task_status else None)
 
     @property
     def is_due(self) -> bool:
@@ -210,12 +210,12 @@ class Listing:
         return self._is_changed() and not self._session.archive.is_failing
 
     def _is_changed(self) -> bool:
-        session, status, task = self._session, listed_status(self._session), self._session.config.task
+        session, status = self._session, listed_status(self._session)
         if session.closed is not None or status == self._listed:
             return False
         # A turn follows, whose first model call writes the row; or the end, which does.
         begins, ends = session.turn is None and status[1] == "working", status[1] in FINAL
-        return not (task and (begins or (ends and task.open_seconds == 0)))
+        return not (begins or (ends and session.open_seconds == 0))
 
     async def _run(self) -> None:
         while True:

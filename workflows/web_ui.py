@@ -8,19 +8,19 @@ from typing import Any
 from temporalio import workflow
 from temporalio.common import SearchAttributeKey
 
-from turnkeeper.features.tasks.session.new_sub_task import chat_url_of
-from turnkeeper.features.tasks.session.task_view import SubTask
+from turnkeeper.models.ids import sibling_url
 from turnkeeper.models.session.approvals import PendingApproval
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.views import approvals_of
 from turnkeeper.models.texts.counted import counted
 from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.refused_parts import left_out_text
+from turnkeeper.models.transcript.task_view import SubTask
 from turnkeeper.models.transcript.trajectory import ToolCall, Usage, dollars
 
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.session.session import Session
-    from turnkeeper.workflows import search_attributes
+    from turnkeeper.stores.temporal import search_attributes
 
 MAX_TEXT_CHARS = 8_000
 """Maximum characters of what all waiting calls show."""
@@ -47,8 +47,8 @@ def _facts(session: Session) -> list[str]:
         f"- **Conversation:** {_context(session)}",
         f"- **Tools:** {tools}",
     ]
-    if config.task and config.task.parent:
-        facts.append(f"- **Task of:** `{config.task.parent}`")
+    if (task := session.task) and task.parent:
+        facts.append(f"- **Task of:** `{task.parent}`")
     if session.tools.allowances:
         facts.append(f"- **Allowed for the session:** {', '.join(f'`{name}`' for name in session.tools.allowances)}")
     if session.refusals.state.parts:
@@ -167,17 +167,17 @@ def _approval(pending: PendingApproval, *, max_chars: int) -> list[str]:
 
 
 def _tasks(session: Session) -> list[str]:
-    tasks = session.sub_tasks.state.tasks
+    tasks = session.sub_tasks
     if not tasks:
         return []
     lines = [f"- {_task(session, task)}" for task in tasks[-10:]]
     more = [f"… and {len(tasks) - len(lines)} before them"] if len(tasks) > len(lines) else []
-    return ["", f"**Tasks** ({session.sub_tasks.state.started} started)", *lines, *more]
+    return ["", "**Tasks**", *lines, *more]
 
 
 def _task(session: Session, task: SubTask) -> str:
     """Return a task's title, status and progress."""
-    url = chat_url_of(session, task)
+    url = sibling_url(session.config.chat_url, session.id, task.task_id)
     name = f"[{_plain(task.title)}]({url})" if url else _plain(task.title)
     percent = "" if task.percent is None else f", {task.percent} %"
     message = f": {_plain(task.message)}" if task.message else ""

@@ -21,12 +21,11 @@ from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.temporal_calls import call_temporal
 from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.http_responses import DeletionReceipt
-from turnkeeper.models.ids import WorkflowId, session_id_of
+from turnkeeper.models.ids import DELETION_TYPE, WorkflowId, session_id_of
 from turnkeeper.models.session.messages import FIRST_RUN, DeletionOrder, DeletionProgress, deletion_id
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.stores import Stores
-from turnkeeper.workflows.delete_session import DeleteSession
 
 FIRST_PAUSE_SECONDS = 0.02
 MAX_PAUSE_SECONDS = 0.2
@@ -91,7 +90,7 @@ class SessionDeleter:
         if instead_of:
             await self._end(workflow_id, instead_of)
         start_call = self._client.start_workflow(
-            DeleteSession.run,
+            DELETION_TYPE,
             DeletionOrder(first_run_id=first_run_id or ""),
             id=deletion_id(workflow_id),
             task_queue=self._settings.task_queue,
@@ -143,15 +142,17 @@ class SessionDeleter:
                 return False, DeletionProgress()  # it has just failed: the next request starts another
             if deletion.problem:
                 raise deletion.problem
-            handle = self._client.get_workflow_handle_for(
-                DeleteSession.run, deletion_id(workflow_id), run_id=deletion.run_id
+            handle = self._client.get_workflow_handle(
+                deletion_id(workflow_id), run_id=deletion.run_id, result_type=DeletionProgress
             )
             if deletion.is_done:
                 return True, await call_temporal(
                     handle.result(rpc_timeout=self._timeouts.rpc), workflow_id, seconds=self._timeouts.call
                 )
             with suppress(RPCError, WorkflowQueryFailedError):  # no worker answers
-                progress = await handle.query(DeleteSession.get_receipt, rpc_timeout=self._timeouts.rpc)
+                progress = await handle.query(
+                    "get_receipt", result_type=DeletionProgress, rpc_timeout=self._timeouts.rpc
+                )
                 if progress.runs is not None:
                     return False, progress
             await asyncio.sleep(next(pauses))

@@ -16,14 +16,13 @@ from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.deletions import find_deletion, find_first_run
 from turnkeeper.api.timeouts import Timeouts
-from turnkeeper.features.tasks.session.task_input import NO_PARENT, TaskInput
 from turnkeeper.models.ids import WorkflowId, session_id_of
-from turnkeeper.models.session.carried_state import CarriedState
-from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.session.messages import CarriedState, SessionInput
 from turnkeeper.models.session.queue.prompt_queue import QueueState
 from turnkeeper.models.session.queue.prompts import Fate
-from turnkeeper.models.session.session import Session
+from turnkeeper.models.session.session import Session, SessionPart
 from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.task_view import NO_PARENT, TaskView
 from turnkeeper.models.transcript.trajectory import Usage
 from turnkeeper.models.transcript.transcript import TranscriptState
 from turnkeeper.stores.archive import ArchivedTurn
@@ -105,6 +104,17 @@ class ForgottenSessions:
         return first_run_id is None and (deletion is None or deletion.is_done)
 
 
+class _EndedTask(SessionPart):
+    """The task that a session was, as far as the index has it."""
+
+    def __init__(self, view: TaskView) -> None:
+        self._view = view
+
+    @property
+    def task(self) -> TaskView:
+        return self._view
+
+
 def _session(
     workflow_id: WorkflowId, row: IndexedSession | None, archived: Sequence[ArchivedTurn], fates: Sequence[Fate]
 ) -> Session:
@@ -120,6 +130,9 @@ def _session(
         queue=QueueState(fates=_last_fates(turns, fates)),
     )
     session = Session(session_id_of(workflow_id), _input(row, carried), now=began_at)
+    if row and row.parent:
+        parent = None if row.parent == NO_PARENT else row.parent
+        session.parts.append(_EndedTask(TaskView(parent=parent, context=row.hand_off)))
     session.closed = row.status if row and row.status in ("cancelled", "terminated") else "ended"
     return session
 
@@ -132,11 +145,9 @@ def _last_fates(turns: Sequence[ConversationMessage], others: Sequence[Fate]) ->
 def _input(row: IndexedSession | None, carried: CarriedState) -> SessionInput:
     if row is None:
         return SessionInput(carried=carried)
-    parent = None if row.parent == NO_PARENT else row.parent
     return SessionInput(
         title=row.title,
         user=row.user,
-        task=TaskInput(parent=parent, report=row.hand_off) if row.parent else None,
         carried=carried,
         **({"model": row.model} if row.model else {}),
     )

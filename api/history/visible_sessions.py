@@ -15,11 +15,11 @@ from turnkeeper.api.temporal.session_reader import FINAL_STATUS_OF
 from turnkeeper.api.temporal.temporal_calls import NO_SESSION, call_temporal
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.bounds import encodable_text
-from turnkeeper.models.ids import WorkflowId, is_tenant
+from turnkeeper.models.ids import SESSION_TYPE, WorkflowId, is_tenant
 from turnkeeper.stores.session_index import IndexedSession
-from turnkeeper.workflows import search_attributes
+from turnkeeper.stores.temporal import search_attributes
 
-SESSIONS = "WorkflowType = 'AgenticAIWorkflow' AND ExecutionStatus != 'ContinuedAsNew'"
+SESSIONS = f"WorkflowType = '{SESSION_TYPE}' AND ExecutionStatus != 'ContinuedAsNew'"
 
 PAGE = 200
 

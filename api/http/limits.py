@@ -7,10 +7,9 @@ limit applies only if it is set. Libraries such as `limits` count in windows: th
 """
 
 import math
-import re
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from urllib.parse import parse_qs
 
@@ -20,10 +19,11 @@ from fastapi import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from turnkeeper.api.callers import LOCAL, Caller, caller_of
+from turnkeeper.api.changes import ChangeObserver, Refusal
 from turnkeeper.api.http.origin_check import EXEMPT_PATHS
 from turnkeeper.api.http.problem_responses import problem_response
 from turnkeeper.api.problems import LimitName, ProblemError, problem
-from turnkeeper.api.refusals import note_refusal
+from turnkeeper.api.roles import MAX_BODY_BYTES, requested_route
 from turnkeeper.models.settings.settings import Settings
 
 DEFAULTS: dict[LimitName, float] = {
@@ -45,7 +45,6 @@ STREAM_RETRY_SECONDS = 5
 _STRANGER = Caller("", "", None, "reader")
 """Has the limits of callers with a credential."""
 
-_STREAMS = re.compile(r"/workflow/[^/]+/events|/api/chat(/[^/]+/stream)?|/mcp")
 _WAITS = frozenset({"wait", "wait_seconds"})
 
 Clock = Callable[[], float]
@@ -116,8 +115,11 @@ class RequestRates:
 class RateLimitMiddleware:
     """Rejects requests beyond the caller's rate, and streams beyond the caller's number (429)."""
 
-    def __init__(self, app: ASGIApp, *, settings: Settings, rates: RequestRates) -> None:
+    def __init__(
+        self, app: ASGIApp, *, observers: Sequence[ChangeObserver], settings: Settings, rates: RequestRates
+    ) -> None:
         self._app = app
+        self._observers = observers
         self._settings = settings
         self._rates = rates
         self._streams = Counter[str]()
@@ -133,7 +135,8 @@ class RateLimitMiddleware:
         try:
             self._check(caller, is_stream=is_stream)
         except ProblemError as error:
-            note_refusal(scope, caller, 429)
+            route = requested_route(scope)
+            Refusal(caller, route.name, 429, route.session_id).show(self._observers)
             await problem_response(error)(scope, receive, send)
             return
         self._streams[caller.id] += is_stream
@@ -157,47 +160,23 @@ class RateLimitMiddleware:
 def holds_connection(scope: Scope) -> bool:
     """Return whether the request may be answered for as long as its client likes: a stream, or one that waits.
 
-    >>> request = {"path": "/workflow/a/prompt", "query_string": b"", "headers": []}
-    >>> holds_connection(request), holds_connection({**request, "path": "/workflow/a/events"})
+    >>> request = {"query_string": b"", "headers": []}
+    >>> holds_connection(request), holds_connection({**request, "query_string": b"wait=60"})
     (False, True)
-    >>> holds_connection({**request, "query_string": b"wait=60"})
-    True
     >>> holds_connection({**request, "headers": [(b"prefer", b"wait=60")]})
     True
     """
-    is_stream = _STREAMS.fullmatch(scope["path"]) is not None
+    route = requested_route(scope).route
+    is_stream = route is not None and route.is_stream
     is_wait = not _WAITS.isdisjoint(parse_qs(scope["query_string"].decode("latin-1")))
     return (
         is_stream or is_wait or any(name == b"prefer" and b"wait" in value.lower() for name, value in scope["headers"])
     )
 
 
-MAX_BODY_BYTES = 1024 * 1024
-MAX_HISTORY_BYTES = 10 * 1024 * 1024
-"""For routes that accept a conversation or attachments."""
-
-_TAKING_HISTORIES = frozenset({"/api/chat", "/mcp", "/tasks", "/tasks/preview", "/workflow", "/chat"})
-_TAKING_ATTACHMENTS = re.compile(r"/workflow/[^/]+/(?:prompt|attachments)")
-
 MAX_DRAINED_BYTES = 32 * 1024 * 1024
 DRAIN_SECONDS = 5.0
 """How much of a rejected body is read and discarded, and for how long."""
-
-IMPORT_PATH = "/workflow/import"
-
-
-def max_body_bytes(path: str, *, max_import_bytes: int = MAX_HISTORY_BYTES) -> int:
-    """Return the limit of a body sent to `path`, in bytes.
-
-    >>> max_body_bytes("/workflow/s1"), max_body_bytes("/workflow/s1/prompt")
-    (1048576, 10485760)
-    >>> max_body_bytes("/workflow/import", max_import_bytes=64 * 1024 * 1024)
-    67108864
-    """
-    if path == IMPORT_PATH:
-        return max_import_bytes
-    takes_more = path in _TAKING_HISTORIES or _TAKING_ATTACHMENTS.fullmatch(path)
-    return MAX_HISTORY_BYTES if takes_more else MAX_BODY_BYTES
 
 
 class BodyLimitMiddleware:
@@ -206,15 +185,15 @@ class BodyLimitMiddleware:
     FastAPI's own limit has the same value, but responds in plain text.
     """
 
-    def __init__(self, app: ASGIApp, *, max_import_bytes: int) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._max_import_bytes = max_import_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        max_bytes = max_body_bytes(scope["path"], max_import_bytes=self._max_import_bytes)
+        route = requested_route(scope).route
+        max_bytes = route.max_body_bytes if route else MAX_BODY_BYTES
         if _announced_bytes(scope) > max_bytes:
             await _drain(scope, receive)
             await problem_response(problem("too-large", mib=max_bytes // 1024**2))(scope, receive, send)

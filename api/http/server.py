@@ -12,6 +12,8 @@ import logging
 import math
 import resource
 import socket
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import anyio
 import uvicorn
@@ -24,7 +26,6 @@ from turnkeeper.api.http.event_stream import EVENT_STREAM
 from turnkeeper.api.http.problem_responses import problem_response
 from turnkeeper.api.problems import problem
 from turnkeeper.api.timeouts import Timeouts
-from turnkeeper.workflows.hosting.process import loop_watchdog
 
 NOT_FINISHED = (
     "This gateway is stopping and could not finish the request, which may or may not have been done. Try again."
@@ -51,7 +52,16 @@ def allow_descriptors(count: int) -> None:
 class GatewayServer(uvicorn.Server):
     """Serves the gateway on `host` and `port` (0: any free port). Waits and event streams end at once when it stops."""
 
-    def __init__(self, app: FastAPI, *, host: str, port: int, bounds: ConnectionBounds = DEFAULT_BOUNDS) -> None:
+    def __init__(
+        self,
+        app: FastAPI,
+        *,
+        host: str,
+        port: int,
+        bounds: ConnectionBounds = DEFAULT_BOUNDS,
+        watchdog: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+    ) -> None:
+        """Prepare to serve `app`. `watchdog` is entered on the server's event loop while it serves."""
         timeouts: Timeouts = app.state.timeouts
         config = BoundedConfig(
             app,
@@ -68,6 +78,7 @@ class GatewayServer(uvicorn.Server):
         super().__init__(config)
         self._app = app
         self._bounds = bounds
+        self._watchdog = watchdog
 
     @property
     def port(self) -> int:
@@ -84,7 +95,7 @@ class GatewayServer(uvicorn.Server):
         super().run(sockets)
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        with loop_watchdog():
+        with self._watchdog():
             await super().serve(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

@@ -15,6 +15,7 @@ from starlette.staticfiles import NotModifiedResponse, StaticFiles
 from starlette.types import Scope
 
 from turnkeeper.api.http.compression import StaticContent
+from turnkeeper.api.roles import Access, access
 from turnkeeper.api.routes.page import FILE_HEADERS, page_headers
 
 OWN_FILES = Path(__file__).parents[1] / "api_docs"
@@ -47,6 +48,7 @@ def install(app: FastAPI) -> None:
     bundled = bundled_files()
 
     @app.get("/docs/redoc.js", include_in_schema=False)
+    @access("reader")
     def show_redoc(request: Request) -> Response:
         script = (bundled / "redoc.standalone.js").read_bytes().replace(_LOGO, b"data:,")
         return StaticContent(script, "text/javascript", FILE_HEADERS).response_to(request)
@@ -66,6 +68,8 @@ def bundled_files() -> Path:
 class DocsFiles(StaticFiles):
     """Static files with an ETag and the headers of the page."""
 
+    access: Access = "reader"
+
     def file_response(
         self, full_path: str | os.PathLike[str], stat_result: os.stat_result, scope: Scope, status_code: int = 200
     ) -> Response:
@@ -79,5 +83,6 @@ def _add_page(app: FastAPI, path: str, name: str) -> None:
     page = StaticContent((OWN_FILES / name).read_bytes(), "text/html", _PAGE_HEADERS)
 
     @app.get(path, include_in_schema=False)
+    @access("reader")
     async def show(request: Request) -> Response:
         return page.response_to(request)

@@ -2,9 +2,9 @@
 
 from fastapi import APIRouter
 
-from turnkeeper.api.dependencies import AuditDep, CallId, ServicesDep, SessionId
+from turnkeeper.api.dependencies import CallId, ChangesDep, ServicesDep, SessionId
 from turnkeeper.api.http.openapi import WORKER, errors
-from turnkeeper.features.access.audit.recorder import DECISIONS
+from turnkeeper.api.roles import access
 from turnkeeper.models.http_responses import ApprovalDecided
 from turnkeeper.models.ids import session_id_of
 from turnkeeper.models.session.approvals import Decision, PendingApprovals, ResolveApproval
@@ -13,6 +13,7 @@ router = APIRouter(tags=["approvals"])
 
 
 @router.get("/workflow/{id}/approvals", operation_id="get_pending_approvals", responses=errors(*WORKER))
+@access("reader")
 async def get_pending_approvals(services: ServicesDep, workflow_id: SessionId) -> PendingApprovals:
     """List the tool calls that wait for approval, with their arguments and deadlines.
 
@@ -26,14 +27,15 @@ async def get_pending_approvals(services: ServicesDep, workflow_id: SessionId) -
     operation_id="resolve_approval",
     responses=errors(*WORKER, "too-large", "session-ended", "unknown-call", "not-awaiting-approval", "other-arguments"),
 )
+@access("approver")
 async def resolve_approval(
-    services: ServicesDep, audit: AuditDep, workflow_id: SessionId, call_id: CallId, body: Decision
+    services: ServicesDep, changes: ChangesDep, workflow_id: SessionId, call_id: CallId, body: Decision
 ) -> ApprovalDecided:
     """Approve or reject a call. Repeating a decision has no effect; a different decision afterwards is a 409.
 
     The call's `decided_by` is the person of the key or token, if that has one.
     """
     request = ResolveApproval(call_id=call_id, **body.model_dump())
-    async with audit.change(DECISIONS[body.decision], workflow_id, call_id=call_id):
-        receipt = await services.sessions.resolve_approval(workflow_id, request, by=audit.caller.user)
+    async with changes.begin(body.decision, workflow_id, call_id=call_id):
+        receipt = await services.sessions.resolve_approval(workflow_id, request, by=changes.caller.user)
     return ApprovalDecided(workflow_id=session_id_of(workflow_id), call_id=receipt.call_id, decision=receipt.decision)

@@ -9,6 +9,7 @@ from turnkeeper.api.dependencies import ServicesDep, SessionId
 from turnkeeper.api.history.replay_text import ReplayTextReader
 from turnkeeper.api.http.openapi import WORKER, errors
 from turnkeeper.api.problems import invalid
+from turnkeeper.api.roles import access
 from turnkeeper.api.routes.contents.blobs import PLAIN_TEXT_HEADERS
 from turnkeeper.models.context.context_view import ContextView
 from turnkeeper.models.ids import WorkflowId
@@ -56,6 +57,7 @@ MaxHistory = Annotated[
         **errors(*WORKER),
     },
 )
+@access("reader")
 async def get_context(
     services: ServicesDep,
     workflow_id: SessionId,

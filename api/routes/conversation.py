@@ -11,18 +11,18 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from turnkeeper.api.bodies import Chat, Retry, SendPrompt, default_input, session_path
-from turnkeeper.api.dependencies import AuditDep, MessageId, ServicesDep, SessionId
+from turnkeeper.api.changes import Starts
+from turnkeeper.api.dependencies import ChangesDep, MessageId, ServicesDep, SessionId
+from turnkeeper.api.http.authentication import until_credential_ends
 from turnkeeper.api.http.etags import matches, poll_etag
 from turnkeeper.api.http.event_stream import EventStreamResponse
-from turnkeeper.api.http.limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.openapi import PROMPT, WORKER, errors
 from turnkeeper.api.live.feed import EVENT_ID_PATTERN, Event, UpdateEvent, WaitingPrompts, cursor_of
 from turnkeeper.api.problems import Problem, invalid
 from turnkeeper.api.prompts.attachments import attachments_of
 from turnkeeper.api.prompts.prompt_sender import chat_session_id, new_prompt, retry_prompt
+from turnkeeper.api.roles import MAX_HISTORY_BYTES, access
 from turnkeeper.api.services import Services
-from turnkeeper.features.access.auth.browser_logins import until_credential_ends
-from turnkeeper.features.access.session_limits import Starts
 from turnkeeper.models.http_responses import (
     ConversationResponse,
     FullConversation,
@@ -102,10 +102,11 @@ _PREFERRED_WAIT = re.compile(r"(?:^|,)\s*wait\s*=\s*\"?([0-9]{1,9})\"?\s*(?:[,;]
         **errors(*PROMPT, "session-exists", "state-full", "not-waiting"),
     },
 )
+@access("writer")
 async def send_prompt(
     request: Request,
     services: ServicesDep,
-    audit: AuditDep,
+    changes: ChangesDep,
     workflow_id: SessionId,
     body: SendPrompt,
     wait: Annotated[float, Depends(get_wait)],
@@ -119,12 +120,12 @@ async def send_prompt(
     """
     message_id = _prompt_id(body, idempotency_key)
     starts: Starts = "unless it exists" if start else "nothing"
-    async with audit.change("prompt", workflow_id, message_id=message_id, starts=starts) as entry:
+    async with changes.begin("prompt", workflow_id, message_id=message_id, starts=starts) as entry:
         prompt, contents = await _prompt_of(services, workflow_id, body, message_id)
         entry.message_id = message_id = await services.sender.send(
             workflow_id,
             prompt,
-            start=default_input(services.settings, workflow_id, user=audit.caller.user) if start else None,
+            start=default_input(services.settings, workflow_id, user=changes.caller.user) if start else None,
             contents=contents,
         )
     if wait:
@@ -142,9 +143,10 @@ async def send_prompt(
     operation_id="retry_turn",
     responses={**ACCEPTED, **errors(*WORKER, *PROMPT, "unknown-turn", "not-failed", "archive-unavailable")},
 )
+@access("writer")
 async def retry_turn(
     services: ServicesDep,
-    audit: AuditDep,
+    changes: ChangesDep,
     workflow_id: SessionId,
     body: Retry | None = None,
 ) -> JSONResponse:
@@ -155,7 +157,7 @@ async def retry_turn(
     unless another turn ran in between.
     """
     turn_id = body.message_id if body else None
-    async with audit.change("retry", workflow_id, message_id=turn_id) as entry:
+    async with changes.begin("retry", workflow_id, message_id=turn_id) as entry:
         prompt = retry_prompt(workflow_id, await services.transcripts.failed_turn(workflow_id, turn_id))
         entry.message_id = message_id = await services.sender.send(workflow_id, prompt)
     return accepted(workflow_id, message_id)
@@ -168,9 +170,10 @@ async def retry_turn(
     operation_id="chat",
     responses={**ACCEPTED, **errors(*PROMPT, "session-exists")},
 )
+@access("writer")
 async def chat(
     services: ServicesDep,
-    audit: AuditDep,
+    changes: ChangesDep,
     body: Chat,
     idempotency_key: IdempotencyKey = None,
 ) -> JSONResponse:
@@ -180,13 +183,13 @@ async def chat(
     and `user_name`, so that a repeated call finds the session.
     """
     prompt_id = _prompt_id(body, idempotency_key)
-    workflow_id = audit.caller.workflow_id(
+    workflow_id = changes.caller.workflow_id(
         body.workflow_id or (chat_session_id(prompt_id, user=body.user_name) if prompt_id else str(uuid4()))
     )
     starts: Starts = "unless it exists" if body.workflow_id or prompt_id else "new"
-    async with audit.change("prompt", workflow_id, message_id=prompt_id, starts=starts) as entry:
+    async with changes.begin("prompt", workflow_id, message_id=prompt_id, starts=starts) as entry:
         prompt, contents = await _prompt_of(services, workflow_id, body, prompt_id)
-        start = default_input(services.settings, workflow_id, user=body.user_name or audit.caller.user)
+        start = default_input(services.settings, workflow_id, user=body.user_name or changes.caller.user)
         entry.message_id = message_id = await services.sender.send(workflow_id, prompt, start=start, contents=contents)
     return accepted(workflow_id, message_id)
 
@@ -201,6 +204,7 @@ async def chat(
         **errors(*WORKER),
     },
 )
+@access("reader")
 async def get_conversation(
     services: ServicesDep,
     workflow_id: SessionId,
@@ -280,6 +284,7 @@ async def open_feed(
         **errors(*WORKER),
     },
 )
+@access("reader")
 async def watch_session(services: ServicesDep, feed: Annotated[OpenFeed, Depends(open_feed)]) -> Response:
     """Watch a session live: server-sent events that resume at `Last-Event-ID` without loss or repetition.
 
@@ -309,6 +314,7 @@ async def watch_session(services: ServicesDep, feed: Annotated[OpenFeed, Depends
     operation_id="get_full_conversation",
     responses=errors(*WORKER, "unknown-turn", "archive-unavailable"),
 )
+@access("reader")
 async def get_full_conversation(
     services: ServicesDep,
     workflow_id: SessionId,
@@ -326,6 +332,7 @@ async def get_full_conversation(
 
 
 @router.get("/workflow/{id}/queue", operation_id="get_queue", responses=errors(*WORKER))
+@access("reader")
 async def get_queue(services: ServicesDep, workflow_id: SessionId) -> QueueView:
     """Return the queued prompts with their positions, and the last 200 fates."""
     return await services.reader.queue(workflow_id)
@@ -336,6 +343,7 @@ async def get_queue(services: ServicesDep, workflow_id: SessionId) -> QueueView:
     operation_id="get_prompt_fate",
     responses=errors(*WORKER, "unknown-prompt", "archive-unavailable"),
 )
+@access("reader")
 async def get_prompt_fate(services: ServicesDep, workflow_id: SessionId, message_id: MessageId) -> PromptFate:
     """Return the fate of any prompt that was ever accepted, even if the session has ended.
 
@@ -350,11 +358,12 @@ async def get_prompt_fate(services: ServicesDep, workflow_id: SessionId, message
     operation_id="withdraw_prompt",
     responses=errors(*WORKER, "session-ended", "unknown-prompt", "not-waiting"),
 )
+@access("writer")
 async def withdraw_prompt(
-    services: ServicesDep, audit: AuditDep, workflow_id: SessionId, message_id: MessageId
+    services: ServicesDep, changes: ChangesDep, workflow_id: SessionId, message_id: MessageId
 ) -> None:
     """Withdraw a queued prompt; 409 if it has started, 404 if there is none."""
-    async with audit.change("withdraw", workflow_id, message_id=message_id):
+    async with changes.begin("withdraw", workflow_id, message_id=message_id):
         await services.sessions.withdraw(workflow_id, message_id)
 
 

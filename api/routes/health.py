@@ -12,13 +12,14 @@ from turnkeeper.api.bodies import PollingWorker, Readiness, ServiceStatus
 from turnkeeper.api.dependencies import ServicesDep
 from turnkeeper.api.http.openapi import SERVER, errors
 from turnkeeper.api.problems import problem
+from turnkeeper.api.roles import access
 from turnkeeper.api.services import Services
 from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.temporal_calls import NO_SESSION, call_temporal
 from turnkeeper.models.http_responses import Health
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.stores import Stores
-from turnkeeper.workflows.hosting.connection import pollers, polling_workers
+from turnkeeper.stores.temporal.connection import pollers, polling_workers
 
 ARCHIVE_SECONDS = 1.0
 
@@ -26,6 +27,7 @@ router = APIRouter(tags=["health"])
 
 
 @router.get("/healthz", operation_id="health", responses=errors("invalid"))
+@access("open")
 async def health() -> Health:
     """Respond as long as the process is up."""
     return Health()
@@ -36,6 +38,7 @@ async def health() -> Health:
     operation_id="readiness",
     responses=errors("invalid", "rate-limited", "temporal-unreachable", "archive-unavailable", "stopping"),
 )
+@access("open")
 async def readiness(services: ServicesDep) -> Readiness:
     """Return 200 if this gateway can take prompts; 503 says what is missing.
 
@@ -54,6 +57,7 @@ async def readiness(services: ServicesDep) -> Readiness:
 
 
 @router.get("/statusz", operation_id="service_status", responses=errors(*SERVER))
+@access("reader")
 async def service_status(services: ServicesDep) -> ServiceStatus:
     """Return the versions of this gateway and of the workers that poll its task queue."""
     task_queue = services.settings.task_queue

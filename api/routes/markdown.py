@@ -5,11 +5,13 @@ from fastapi import APIRouter
 from turnkeeper.api.bodies import RenderedMarkdown, RenderMarkdown
 from turnkeeper.api.dependencies import ServicesDep
 from turnkeeper.api.http.openapi import ANY, errors
+from turnkeeper.api.roles import access
 
 router = APIRouter(tags=["page"])
 
 
 @router.post("/markdown", operation_id="render_markdown", responses=errors(*ANY, "too-large", "rate-limited"))
+@access("reader")
 async def render_markdown(services: ServicesDep, body: RenderMarkdown) -> RenderedMarkdown:
     """Return texts as safe HTML. A text that takes too long to render comes back preformatted.
 

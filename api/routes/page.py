@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from turnkeeper.api.http.compression import StaticContent
 from turnkeeper.api.http.problem_responses import MEDIA_TYPE
+from turnkeeper.api.roles import access
 from turnkeeper.models.settings.settings import Settings
 
 STATIC = Path(__file__).parents[2] / "clients" / "page"
@@ -67,10 +68,12 @@ def install(app: FastAPI, settings: Settings) -> None:
     document = StaticContent(template.replace("{first_model}", first_model).encode(), "text/html", _PAGE_HEADERS)
 
     @app.get("/", include_in_schema=False)
+    @access("open")
     async def show_page(request: Request) -> Response:
         return document.response_to(request)
 
     @app.get("/static/{path:path}", include_in_schema=False)
+    @access("open")
     async def show_file(request: Request, path: str) -> Response:
         return files.response_to(request, f"/static/{path}")
 

@@ -6,16 +6,14 @@ from fastapi import APIRouter, Response
 from temporalio.client import WorkflowExecutionDescription
 
 from turnkeeper.api.bodies import Cancel, ConfigureBody, End, StartSession, requested_input, session_links, session_path
-from turnkeeper.api.dependencies import AuditDep, ServicesDep, SessionId
+from turnkeeper.api.changes import Starts, field_names
+from turnkeeper.api.dependencies import ChangesDep, ServicesDep, SessionId
 from turnkeeper.api.history.visible_sessions import visible_session
-from turnkeeper.api.http.limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.openapi import SERVER, SESSION, WORKER, errors
 from turnkeeper.api.problems import problem
 from turnkeeper.api.prompts.attachments import attachments_of
 from turnkeeper.api.prompts.prompt_sender import new_prompt
-from turnkeeper.api.roles import require_for_fields
-from turnkeeper.features.access.audit.recorder import field_names
-from turnkeeper.features.access.session_limits import Starts
+from turnkeeper.api.roles import MAX_HISTORY_BYTES, access, require_for_fields
 from turnkeeper.models.http_responses import (
     Cancelling,
     DeletionReceipt,
@@ -43,20 +41,21 @@ router = APIRouter(tags=["sessions"])
     operation_id="start_session",
     responses=errors(*SERVER, "too-large", "session-exists"),
 )
+@access("writer")
 async def start_session(
     services: ServicesDep,
-    audit: AuditDep,
+    changes: ChangesDep,
     response: Response,
     body: StartSession | None = None,
 ) -> SessionStarted:
     """Start a session; 409 if its id was used before."""
     options = body or StartSession()
-    require_for_fields(audit.caller, options)
-    workflow_id = audit.caller.workflow_id(options.id or str(uuid4()))
+    require_for_fields(changes.caller, options)
+    workflow_id = changes.caller.workflow_id(options.id or str(uuid4()))
     fields = field_names(options, without=("id", "prompt", "attachments"))
     starts: Starts = "unless it exists" if options.id else "new"
-    async with audit.change("start", workflow_id, fields=fields, starts=starts) as entry:
-        start = requested_input(options, services.settings, workflow_id, audit.caller)
+    async with changes.begin("start", workflow_id, fields=fields, starts=starts) as entry:
+        start = requested_input(options, services.settings, workflow_id, changes.caller)
         attachments = attachments_of(options.attachments)
         prepared = await services.attachments.prepare(workflow_id, attachments, limits=start.limits)
         if options.prompt is not None or prepared.attachments:
@@ -73,6 +72,7 @@ async def start_session(
 
 
 @router.get("/workflow/{id}", operation_id="describe_session", responses=errors(*WORKER))
+@access("reader")
 async def describe_session(services: ServicesDep, workflow_id: SessionId) -> SessionDescription:
     """Describe a session: configuration, status and usage. It is `stuck` if its workflow task keeps failing."""
     description = await services.reader.describe_if_retained(workflow_id)
@@ -91,12 +91,13 @@ async def describe_session(services: ServicesDep, workflow_id: SessionId) -> Ses
     operation_id="configure_session",
     responses=errors(*WORKER, "too-large", "session-ended"),
 )
+@access("writer")
 async def configure_session(
-    services: ServicesDep, audit: AuditDep, workflow_id: SessionId, body: ConfigureBody
+    services: ServicesDep, changes: ChangesDep, workflow_id: SessionId, body: ConfigureBody
 ) -> SessionChanged:
     """Change the session from its next turn on. `limits` and `history` change only the fields that are present."""
-    require_for_fields(audit.caller, body)
-    async with audit.change("configure", workflow_id, fields=field_names(body)):
+    require_for_fields(changes.caller, body)
+    async with changes.begin("configure", workflow_id, fields=field_names(body)):
         await services.sessions.configure(workflow_id, body)
     return SessionChanged(workflow_id=session_id_of(workflow_id))
 
@@ -107,22 +108,23 @@ async def configure_session(
     operation_id="cancel_turn",
     responses=errors(*WORKER, "too-large", "session-ended", "not-running"),
 )
+@access("writer")
 async def cancel_turn(
-    services: ServicesDep, audit: AuditDep, workflow_id: SessionId, body: Cancel | None = None
+    services: ServicesDep, changes: ChangesDep, workflow_id: SessionId, body: Cancel | None = None
 ) -> Cancelling:
     """Stop a turn. With `message_id` a late request can't stop the next turn by mistake.
 
     The model reads who stopped it, and the `reason`.
     """
     options = body or Cancel()
-    async with audit.change("cancel", workflow_id, message_id=options.message_id) as entry:
+    async with changes.begin("cancel", workflow_id, message_id=options.message_id) as entry:
         if entry.message_id is None:
             state = await services.reader.state(workflow_id, StateRequest(limit=0))
             entry.message_id = state.current_message_id
         if entry.message_id is None:
             raise problem("not-running")
         stop = CancelTurn(message_id=entry.message_id, reason=options.reason)
-        receipt = await services.sessions.cancel_turn(workflow_id, stop, by=audit.caller.user)
+        receipt = await services.sessions.cancel_turn(workflow_id, stop, by=changes.caller.user)
     return Cancelling(workflow_id=session_id_of(workflow_id), cancelling=receipt.cancelling)
 
 
@@ -132,13 +134,14 @@ async def cancel_turn(
     operation_id="end_session",
     responses=errors(*SESSION, "too-large", "session-ended"),
 )
+@access("writer")
 async def end_session(
-    services: ServicesDep, audit: AuditDep, workflow_id: SessionId, body: End | None = None
+    services: ServicesDep, changes: ChangesDep, workflow_id: SessionId, body: End | None = None
 ) -> SessionChanged:
     """End the session after its queued prompts, or discard them."""
     options = body or End()
     end = EndSession(reason=options.reason, discard_queue=options.discard_queue)
-    async with audit.change("end", workflow_id, fields=("discard_queue",) if end.discard_queue else ()):
+    async with changes.begin("end", workflow_id, fields=("discard_queue",) if end.discard_queue else ()):
         await services.sessions.end(workflow_id, end)
     return SessionChanged(workflow_id=session_id_of(workflow_id))
 
@@ -153,15 +156,16 @@ async def end_session(
         **errors(*SESSION, "archive-unavailable", "deletion-refused"),
     },
 )
+@access("admin")
 async def delete_session(
-    services: ServicesDep, audit: AuditDep, workflow_id: SessionId, response: Response
+    services: ServicesDep, changes: ChangesDep, workflow_id: SessionId, response: Response
 ) -> DeletionReceipt:
     """Terminate the session and delete all its runs, archived turns and large texts. Repeat it to get the receipt.
 
     200 once everything is deleted. A deletion that has begun always finishes, as soon as a worker and the archive are
     available; 503 while the archive is unavailable.
     """
-    async with audit.change("delete", workflow_id):
+    async with changes.begin("delete", workflow_id):
         receipt = await services.deleter.delete(workflow_id)
     if receipt.status == "deleted":
         response.status_code = 200

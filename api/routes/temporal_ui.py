@@ -24,10 +24,11 @@ from starlette.responses import StreamingResponse
 from turnkeeper.api.callers import caller_of
 from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.problems import problem
+from turnkeeper.api.roles import access
 from turnkeeper.api.routes.page import page_headers
 from turnkeeper.models.ids import DEFAULT_TENANT
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.workflows.hosting.endpoint import WEB_UI_PATH, web_ui_origin
+from turnkeeper.stores.temporal.endpoint import WEB_UI_PATH, web_ui_origin
 
 if TYPE_CHECKING:
     import httpx2
@@ -86,6 +87,7 @@ class WebUi:
     def install(self, app: FastAPI) -> None:
         """Add its route."""
 
+        @access("admin")  # it can do everything
         async def use_web_ui(request: Request) -> Response:
             caller, path = caller_of(request.scope), request.path_params["path"]
             is_below = path.startswith("/") or not path

@@ -6,6 +6,7 @@ A prompt is a signal, so it is safe as soon as Temporal has it, even if no worke
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -25,8 +26,7 @@ from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.deletions import used_id_error
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.temporal_calls import call_temporal, call_worker, retry_undone
-from turnkeeper.features.copies.document.order import CopyOrder, StoredDocument
-from turnkeeper.models.ids import WorkflowId, tenant_of
+from turnkeeper.models.ids import SESSION_TYPE, WorkflowId, session_id_of, tenant_of
 from turnkeeper.models.session.approvals import ApprovalReceipt, ResolveApproval
 from turnkeeper.models.session.messages import (
     CancelReceipt,
@@ -37,15 +37,15 @@ from turnkeeper.models.session.messages import (
     WithdrawPrompt,
 )
 from turnkeeper.models.session.queue.prompts import PromptSignal
+from turnkeeper.models.session.session import Session
+from turnkeeper.models.session.views import make_index_entry
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.attachments import with_names
-from turnkeeper.models.transcript.index_entry import make_preview
+from turnkeeper.models.transcript.index_entry import IndexEntry, make_preview
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.session_index import IndexedSession
 from turnkeeper.stores.stores import Stores
-from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
-from turnkeeper.workflows.new_session import initial_attributes, initial_memo, initial_summary
-from turnkeeper.workflows.search_attributes import task_parent
+from turnkeeper.stores.temporal.new_session import initial_attributes, initial_memo, initial_summary
 
 MAX_CONCURRENT_UPDATES = 4
 """Updates of one session that run at once; others wait. Temporal allows ten, including those of other gateways, and
@@ -80,48 +80,42 @@ class SessionCommands:
 
         `priority_key`: Temporal's, from 1, the most urgent, to 5. `memo` is added to what every session's memo has.
         """
+        await self.start_as(SESSION_TYPE, start, workflow_id, start, priority_key=priority_key, memo=memo)
+        self._list(workflow_id, start, start.first_prompt)
+
+    async def start_as(
+        self,
+        workflow_type: str,
+        argument: BaseModel,
+        workflow_id: WorkflowId,
+        start: SessionInput,
+        *,
+        memo: Mapping[str, Any] | None,
+        priority_key: int | None = None,
+        reuse: WorkflowIDReusePolicy = WorkflowIDReusePolicy.REJECT_DUPLICATE,
+    ) -> None:
+        """Start a workflow of another type, which later becomes the session `start`. Raises 409 if the id is not free.
+
+        It is not listed before that.
+        """
         options = self._start_options(workflow_id, start)
         options["memo"] |= memo or {}
         start_call = self._client.start_workflow(
-            AgenticAIWorkflow.run,
-            start,
+            workflow_type,
+            argument,
             id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
             priority=Priority(priority_key=priority_key),
-            **options,
+            **options | {"id_reuse_policy": reuse},
         )
         try:
             await call_temporal(start_call, workflow_id, seconds=self._timeouts.call)
         except WorkflowAlreadyStartedError as error:
             raise await used_id_error(self._client, workflow_id, self._timeouts) from error
-        self._list(workflow_id, start, start.first_prompt)
-
-    async def start_copy(
-        self, workflow_id: WorkflowId, order: CopyOrder, *, memo: Mapping[str, Any], is_repeated: bool = False
-    ) -> None:
-        """Start the workflow that copies a session and then is it (SES-18). Raises 409 if the id was used before.
-
-        `memo` is added to what every session's memo has. `is_repeated`: a copy with the id has failed.
-        """
-        options = self._start_options(workflow_id, order.start)
-        options["memo"] |= memo
-        if is_repeated:
-            options["id_reuse_policy"] = WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY
-        start_call = self._client.start_workflow(
-            "CopySession", order, id_conflict_policy=WorkflowIDConflictPolicy.FAIL, **options
-        )
-        try:
-            await call_temporal(start_call, workflow_id, seconds=self._timeouts.call)
-        except WorkflowAlreadyStartedError as error:
-            raise await used_id_error(self._client, workflow_id, self._timeouts) from error
-
-    async def note_stored_document(self, workflow_id: WorkflowId, document: StoredDocument) -> None:
-        """Tell the copy of a document that all of it is stored."""
-        await self._signal(workflow_id, "document_stored", document)
 
     async def start_or_prompt(self, workflow_id: WorkflowId, start: SessionInput, prompt: PromptSignal) -> None:
         """Signal the session, and start it in the same call if it doesn't exist. Raises 409 if it is closed."""
         start_call = self._client.start_workflow(
-            AgenticAIWorkflow.run,
+            SESSION_TYPE,
             start,
             start_signal="prompt",
             start_signal_args=[prompt],
@@ -139,30 +133,20 @@ class SessionCommands:
         attachments = prompt.attachments if isinstance(prompt, PromptSignal) else []
         text = (prompt.text if isinstance(prompt, PromptSignal) else prompt) or with_names("", attachments)
         now = datetime.now(UTC)
-        self._stores.index_writer.add_missing(
-            IndexedSession(
-                workflow_id,
-                started_at=now,
-                last_activity_at=now,
-                title=start.title,
-                user=start.user,
-                model=start.model,
-                preview=make_preview(text) if text else None,
-                parent=task_parent(start.task) if start.task else None,
-                task_status="working" if start.task else None,
-                hand_off=start.task.report if start.task else None,
-            )
-        )
+        row = IndexedSession.of_entry(workflow_id, _entry_of_start(workflow_id, start, now=now), now=now)
+        self._stores.index_writer.add_missing(replace(row, preview=make_preview(text) if text else None))
 
     def _start_options(self, workflow_id: WorkflowId, start: SessionInput) -> dict[str, Any]:
+        now = datetime.now(UTC)
+        parent = _entry_of_start(workflow_id, start, now=now).parent
         return {
             "id": workflow_id,
             "task_queue": self._settings.task_queue,
             "id_reuse_policy": WorkflowIDReusePolicy.REJECT_DUPLICATE,
             "task_timeout": timedelta(seconds=self._settings.task_timeout),
             "static_summary": initial_summary(start),
-            "memo": initial_memo(start, now=datetime.now(UTC)),
-            "search_attributes": initial_attributes(start, tenant=tenant_of(workflow_id)),
+            "memo": initial_memo(start, now=now),
+            "search_attributes": initial_attributes(start, tenant=tenant_of(workflow_id), parent=parent),
             "rpc_timeout": self._timeouts.rpc,
         }
 
@@ -170,7 +154,7 @@ class SessionCommands:
 
     async def prompt(self, workflow_id: WorkflowId, prompt: PromptSignal) -> None:
         """Signal a prompt. From here it survives any crash. Raises 404 and 409 as Temporal responds."""
-        await self._signal(workflow_id, "prompt", prompt)
+        await self.signal(workflow_id, "prompt", prompt)
 
     # ---- changing
 
@@ -202,7 +186,7 @@ class SessionCommands:
 
     async def end(self, workflow_id: WorkflowId, request: EndSession) -> None:
         """Signal the session to end. Like a prompt, this is safe even if no worker runs."""
-        await self._signal(workflow_id, "end_chat", request)
+        await self.signal(workflow_id, "end_chat", request)
 
     async def cancel(self, workflow_id: WorkflowId, *, reason: str | None = None) -> None:
         """Ask Temporal to cancel the session, which stops its turn and closes it; like a prompt it is safe.
@@ -218,7 +202,7 @@ class SessionCommands:
                 if problem.problem.status != 409:
                     raise
 
-    async def _signal(self, workflow_id: WorkflowId, name: str, argument: BaseModel) -> None:
+    async def signal(self, workflow_id: WorkflowId, name: str, argument: BaseModel) -> None:
         signal_call = self._handle(workflow_id).signal(name, argument, rpc_timeout=self._timeouts.rpc)
         with self._watches.writing(workflow_id):
             async with self._ended_if_forgotten(workflow_id):
@@ -257,3 +241,8 @@ class SessionCommands:
 
     def _handle(self, workflow_id: WorkflowId) -> WorkflowHandle[Any, Any]:
         return self._client.get_workflow_handle(workflow_id)
+
+
+def _entry_of_start(workflow_id: WorkflowId, start: SessionInput, *, now: datetime) -> IndexEntry:
+    """Return what lists show of a session that is about to start."""
+    return make_index_entry(Session(session_id_of(workflow_id), start, now=now))

@@ -51,7 +51,6 @@ from turnkeeper.api.temporal.temporal_calls import (
 )
 from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.api.timeouts import Timeouts
-from turnkeeper.features.copies.document.copied import SessionSnapshot, snapshot_of
 from turnkeeper.models.as_of import AsOf
 from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.context.context_view import ContextView
@@ -124,16 +123,6 @@ _CLOSED_AS = {"cancelled": Status.CANCELED, "terminated": Status.TERMINATED}
 View = TypeVar("View", bound=BaseModel)
 Conversation = TypeVar("Conversation", ConversationState, ConversationUpdate)
 
-_QUERIES: dict[type[BaseModel], str] = {
-    ConversationState: "get_conversation_state",
-    ConversationUpdate: "get_conversation_updates",
-    ContextView: "get_context_view",
-    PendingApprovals: "get_pending_approvals",
-    QueueView: "get_queue",
-    ReplayTurns: "internal_replay_turns",
-    SessionSnapshot: "internal_session_snapshot",
-}
-
 
 @dataclass(frozen=True)
 class QueryResult(Generic[View]):
@@ -188,8 +177,8 @@ class SessionReader:
             except KeyError:
                 raise invalid("before", f"this session has no turn {request.before!r}.") from None
 
-        ask = self._ask_or_read if may_be_archived else self._ask
-        return _with_final_status(await ask(workflow_id, request, ConversationState, read))
+        ask = self._ask_or_read if may_be_archived else self.ask
+        return _with_final_status(await ask(workflow_id, "get_conversation_state", request, ConversationState, read))
 
     async def page_in_session(
         self, workflow_id: WorkflowId, request: StateRequest, *, may_be_archived: bool = False
@@ -208,39 +197,33 @@ class SessionReader:
 
         Without a cursor, the archive answers where no worker does. A client with one waits for what comes next.
         """
-        read = partial(updates_of, request=request)
+        query, read = "get_conversation_updates", partial(updates_of, request=request)
         is_first = request.last_seen_message_id is None and request.since_revision is None
-        ask = self._ask_or_read if is_first else self._ask
-        result = await ask(workflow_id, request, ConversationUpdate, read)
+        ask = self._ask_or_read if is_first else self.ask
+        result = await ask(workflow_id, query, request, ConversationUpdate, read)
         final = _with_final_status(result)
         if request.since_revision == final.revision > result.view.revision:
             # The client has already seen the final status, which only the gateway counts as a revision.
             request_seen = request.model_copy(update={"since_revision": result.view.revision})
-            return _with_final_status(await self._queries.ask(workflow_id, request_seen, ConversationUpdate))
+            return _with_final_status(await self._queries.ask(workflow_id, query, request_seen, ConversationUpdate))
         return final
 
     # ---- answered by a worker
 
     async def pending_approvals(self, workflow_id: WorkflowId) -> PendingApprovals:
         """Return the tool calls that wait for approval; none if the session has ended (AGT-8)."""
-        result = await self._ask(workflow_id, NoArgument(), PendingApprovals, lambda session: PendingApprovals())
+        query, request = "get_pending_approvals", NoArgument()
+        result = await self.ask(workflow_id, query, request, PendingApprovals, lambda session: PendingApprovals())
         return result.view if result.closed is None else PendingApprovals()
 
     async def replay_turns(self, workflow_id: WorkflowId, request: ReplayRequest) -> ReplayTurns:
         read = partial(replay_turns_of, max_history=request.max_history)
-        result = await self._ask(workflow_id, request, ReplayTurns, read)
+        result = await self.ask(workflow_id, "internal_replay_turns", request, ReplayTurns, read)
         return result.view if result.closed is None else result.view.cut_off("The session was closed.")
 
     async def context_view(self, workflow_id: WorkflowId, request: ContextRequest) -> ContextView:
-        return (await self._ask(workflow_id, request, ContextView, partial(context_of, request=request))).view
-
-    async def snapshot(self, workflow_id: WorkflowId) -> SessionSnapshot:
-        """Return what a copy of the session is made of (SES-18), without the context if Temporal has forgotten it."""
-
-        def read(session: Session) -> SessionSnapshot:
-            return snapshot_of(session).model_copy(update={"context": None})
-
-        return (await self._ask(workflow_id, NoArgument(), SessionSnapshot, read)).view
+        read = partial(context_of, request=request)
+        return (await self.ask(workflow_id, "get_context_view", request, ContextView, read)).view
 
     async def queue(self, workflow_id: WorkflowId, message_ids: Sequence[str] = ()) -> QueueView:
         """Return the queue and recent fates, or only those of `message_ids` (SES-6)."""
@@ -249,7 +232,33 @@ class SessionReader:
     async def queue_result(self, workflow_id: WorkflowId, message_ids: Sequence[str] = ()) -> QueryResult[QueueView]:
         """Return the same, and whether the session is closed."""
         request = QueueRequest(message_ids=list(message_ids) or None)
-        return await self._ask(workflow_id, request, QueueView, lambda session: queue_of(session, *message_ids))
+        return await self.ask(
+            workflow_id, "get_queue", request, QueueView, lambda session: queue_of(session, *message_ids)
+        )
+
+    async def ask(
+        self,
+        workflow_id: WorkflowId,
+        query: str,
+        request: BaseModel,
+        view_type: type[View],
+        read: Callable[[Session], View],
+    ) -> QueryResult[View]:
+        """Return the result of a query by its name; `read` answers for a session that Temporal no longer has.
+
+        The view must have the field `as_of`, which the workflow stamps.
+        """
+        try:
+            result = await self._queries.ask(workflow_id, query, request, view_type)
+        except ProblemError as problem:
+            session = await self._forgotten.find(workflow_id) if problem.problem.status == 404 else None
+            if session is None:
+                raise
+            return QueryResult(read(session), closed=_CLOSED_AS.get(session.status, Status.COMPLETED))
+        self.admission.note_answer(workflow_id, result.view)
+        if result.first_run_id:  # another gateway may have deleted the session that had the id before
+            self._first_run_ids[workflow_id] = result.first_run_id
+        return result
 
     # ---- answered by Temporal
 
@@ -299,6 +308,7 @@ class SessionReader:
     async def _ask_or_read(
         self,
         workflow_id: WorkflowId,
+        query: str,
         request: BaseModel,
         view_type: type[Conversation],
         read: Callable[[Session], Conversation],
@@ -307,7 +317,7 @@ class SessionReader:
         absence: ProblemError | None = None
         if workflow_id not in self._absent:
             try:
-                return await self._ask(workflow_id, request, view_type, read)
+                return await self.ask(workflow_id, query, request, view_type, read)
             except ProblemError as error:
                 if not error.problem.type.endswith(":no-worker"):
                     raise
@@ -320,22 +330,6 @@ class SessionReader:
         newest = session.transcript.turns[-1]
         archive_time = {"archive_time": newest.agent_timestamp or newest.timestamp}
         return QueryResult(read(session).model_copy(update=archive_time), closed=None)
-
-    async def _ask(
-        self, workflow_id: WorkflowId, request: BaseModel, view_type: type[View], read: Callable[[Session], View]
-    ) -> QueryResult[View]:
-        """Return the result of a query; `read` answers for a session that Temporal no longer has."""
-        try:
-            result = await self._queries.ask(workflow_id, request, view_type)
-        except ProblemError as problem:
-            session = await self._forgotten.find(workflow_id) if problem.problem.status == 404 else None
-            if session is None:
-                raise
-            return QueryResult(read(session), closed=_CLOSED_AS.get(session.status, Status.COMPLETED))
-        self.admission.note_answer(workflow_id, result.view)
-        if result.first_run_id:  # another gateway may have deleted the session that had the id before
-            self._first_run_ids[workflow_id] = result.first_run_id
-        return result
 
     def has_answered_since(self, time: float) -> bool:
         """Return whether a worker has answered for any session since a time on the loop's clock."""
@@ -365,11 +359,13 @@ class SessionQueries:
         self.answered_at = float("-inf")
         """When a worker last answered for any session, on the loop's clock."""
 
-    async def ask(self, workflow_id: WorkflowId, request: BaseModel, view_type: type[View]) -> QueryResult[View]:
+    async def ask(
+        self, workflow_id: WorkflowId, query: str, request: BaseModel, view_type: type[View]
+    ) -> QueryResult[View]:
         """Return the result of a query that starts after this moment and is committed. Raises `ProblemError`."""
         argument = request.model_dump_json(exclude_none=True)
-        answer = partial(self._answer, workflow_id, argument, view_type)
-        query_call = self._calls.run((view_type, argument), answer, lane=workflow_id)
+        answer = partial(self._answer, workflow_id, query, argument, view_type)
+        query_call = self._calls.run((query, argument), answer, lane=workflow_id)
         result: QueryResult[View] = await call_worker(
             self._client, query_call, workflow_id, seconds=self._timeouts.call
         )
@@ -382,7 +378,9 @@ class SessionQueries:
         await self._calls.close()
         await self._commits.close()
 
-    async def _answer(self, workflow_id: WorkflowId, argument: str, view_type: type[View]) -> QueryResult[View]:
+    async def _answer(
+        self, workflow_id: WorkflowId, query: str, argument: str, view_type: type[View]
+    ) -> QueryResult[View]:
         """Return a committed result. Raises `TimeoutError` if there is none in time."""
         was_sent = False
         try:
@@ -392,7 +390,7 @@ class SessionQueries:
                 was_sent = True
                 if watch := self._watches.get(workflow_id):
                     watch.note_read()
-                result = await self._ask_until_committed(workflow_id, argument, view_type)
+                result = await self._ask_until_committed(workflow_id, query, argument, view_type)
         except (TimeoutError, RPCError) as error:
             if was_sent and (isinstance(error, TimeoutError) or error.status in _NO_ANSWER):
                 watch = self._watches.get(workflow_id)
@@ -407,7 +405,7 @@ class SessionQueries:
         return result
 
     async def _ask_until_committed(
-        self, workflow_id: WorkflowId, argument: str, view_type: type[View]
+        self, workflow_id: WorkflowId, query: str, argument: str, view_type: type[View]
     ) -> QueryResult[View]:
         """Query until there is a committed result. The caller bounds the time.
 
@@ -419,7 +417,7 @@ class SessionQueries:
         while True:
             try:
                 view: Any = await handle.query(
-                    _QUERIES[view_type],
+                    query,
                     json.loads(argument),
                     result_type=view_type,
                     reject_condition=QueryRejectCondition.NONE if closed else QueryRejectCondition.NOT_OPEN,
@@ -442,7 +440,7 @@ class SessionQueries:
                 if str(error).startswith(REJECTION_PREFIX):
                     raise
                 # The worker was out of time, or has just evicted the session; or a bug of ours, which is in its log.
-                log.warning("a worker could not answer the query %s", _QUERIES[view_type])
+                log.warning("a worker could not answer the query %s", query)
             await asyncio.sleep(next(pauses))
 
     async def _wait_until_due(self, workflow_id: WorkflowId) -> None:

@@ -23,11 +23,10 @@ from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError as Update
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode, WorkflowService
 
-from turnkeeper.api.http.limits import MAX_BODY_BYTES
 from turnkeeper.api.problems import REJECTIONS, ProblemError, invalid, problem, rejected
+from turnkeeper.api.roles import MAX_BODY_BYTES
 from turnkeeper.api.temporal.commits import newest_tasks
-from turnkeeper.features.copies.document.order import COPYING
-from turnkeeper.models.errors import REJECTION_PREFIX
+from turnkeeper.models.errors import NO_SESSION_YET, REJECTION_PREFIX
 from turnkeeper.models.ids import WorkflowId
 
 Answer = TypeVar("Answer")
@@ -93,11 +92,11 @@ async def call_worker(client: Client, call: Awaitable[Answer], workflow_id: Work
         async with asyncio.timeout(seconds):
             return await call
     except WorkflowQueryFailedError as error:
-        if COPYING in str(error):  # until it is copied, the session is not there
+        if NO_SESSION_YET in str(error):
             raise problem("unknown-session", workflow_id=workflow_id) from error
         raise invalid("request", str(error).removeprefix(REJECTION_PREFIX)) from error
     except WorkflowUpdateFailedError as error:
-        if COPYING in str(error.cause):
+        if NO_SESSION_YET in str(error.cause):
             raise problem("unknown-session", workflow_id=workflow_id) from error
         raise _rejection_of(error) from error
     except (TimeoutError, UpdateTimeoutError, RuntimeError, WorkflowQueryRejectedError) as error:

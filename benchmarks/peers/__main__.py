@@ -10,27 +10,39 @@ import logging
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from statistics import median_low
 
 from temporalio.exceptions import TemporalError
 
-from benchmarks.actions import actions_of, turns_of
-from benchmarks.environment import stack_environment
-from benchmarks.measurements import turns_a_second
+from benchmarks.actions import actions_of, requested_actions, turns_of
+from benchmarks.environment import bench_environment
 from benchmarks.peers import recording, work
 from benchmarks.peers.install import LibraryError
 from benchmarks.peers.plot import PICTURE, plot
 from benchmarks.peers.recording import Recording, SystemSamples
 from benchmarks.peers.report import section
-from benchmarks.peers.systems import HistorySession, Session, System, running_systems
+from benchmarks.peers.systems import (
+    ON_TEMPORAL,
+    OURS,
+    HistorySession,
+    Session,
+    System,
+    on_temporal,
+    running_systems,
+    turnkeeper,
+)
 from benchmarks.results import RESULTS, machine, with_peers
-from turnkeeper.workflows.hosting.process import run_to_end
+from benchmarks.throughput import turns_a_second
+from turnkeeper.ops.local.process import run_to_end
 
 TURNS, CONVERSATIONS = 100, 2
-SESSIONS, RATES = 32, 3
-"""Concurrent sessions, and samples of their turns a second."""
+SESSIONS, RATES, RATE_TURNS = 32, 2, 10
+"""Concurrent sessions, samples of their turns a second, and the first turns of each that make a sample."""
+
+MODEL_SECONDS = 10.0
+"""How long each of the four model calls takes of a turn whose heartbeats and queries are counted."""
 
 COUNTED_TURN = 6
 """After this turn, a conversation's events are counted: before it continues as new."""
@@ -44,8 +56,6 @@ class Contender:
     samples: SystemSamples
     session: Session | None = None
     """The running conversation."""
-    crowd: list[Session] = field(default_factory=list)
-    """The concurrent sessions."""
 
     async def guarded(self, measurement: Callable[["Contender"], Awaitable[None]]) -> None:
         """Run the measurement, unless an earlier one has failed."""
@@ -77,16 +87,21 @@ class Contender:
         self.samples.actions = median_low(actions_of(turn).total() for turn in turns)
         self.samples.events = median_low(map(len, turns))
 
-    async def begin_crowd(self, sessions: int) -> None:
-        self.crowd = [await self.system.start() for _ in range(sessions)]
-
-    async def measure_rate(self) -> None:
-        self.samples.rates.append(round(await turns_a_second(self.crowd), 2))
+    async def measure_rate(self, sessions: int) -> None:
+        crowd = [await self.system.start() for _ in range(sessions)]
+        self.samples.rates.append(round(await turns_a_second(crowd, turns_each=RATE_TURNS), 2))
 
 
 async def measure(options: argparse.Namespace) -> Recording:
-    """Measure all systems in turn: one conversation after the other, then concurrent sessions."""
+    """Measure all systems in turn: concurrent sessions, then one conversation after the other, then slow turns.
+
+    So a system that can't bear a long conversation has its other figures.
+    """
     samples = dict[str, SystemSamples]()
+    for number in range(1, options.rates + 1):
+        async with _contenders(options, samples) as contenders:
+            await _each(contenders, lambda contender: contender.measure_rate(options.sessions))
+        print(f"Sample {number} of {options.rates} of concurrent sessions is measured", flush=True)
     for number in range(1, options.conversations + 1):
         async with _contenders(options, samples) as contenders:
             await _each(contenders, Contender.begin)
@@ -95,10 +110,13 @@ async def measure(options: argparse.Namespace) -> Recording:
                 await _each(order, Contender.measure_turn)
                 order.rotate()  # what one leaves to do for the server affects all others equally
         print(f"Conversation {number} of {options.conversations} is measured", flush=True)
-    async with _contenders(options, samples) as contenders:
-        await _each(contenders, lambda contender: contender.begin_crowd(options.sessions))
-        for _ in range(options.rates):
-            await _each(contenders, Contender.measure_rate)
+    libraries = {"": OURS, **ON_TEMPORAL}
+    counts = await asyncio.gather(*map(_slow_actions, libraries), return_exceptions=True)
+    for name, count in zip(libraries.values(), counts, strict=True):
+        if isinstance(count, int):
+            samples[name].slow_actions = count
+        else:
+            print(f"{name}: actions with slow model calls: {count!r}", flush=True)
     return Recording(machine(), work.TOOL_CALLS, options.sessions, options.on_file, list(samples.values()))
 
 
@@ -106,7 +124,7 @@ async def measure(options: argparse.Namespace) -> Recording:
 async def _contenders(options: argparse.Namespace, samples: dict[str, SystemSamples]) -> AsyncIterator[list[Contender]]:
     """Run all systems on a server of their own, which ends with what it has in memory: a conversation needs 0.6 GB."""
     async with (
-        stack_environment(in_memory=not options.on_file) as environment,
+        bench_environment(in_memory=not options.on_file) as environment,
         running_systems(environment, in_memory=not options.on_file) as (systems, failures),
     ):
         for system in systems:
@@ -114,6 +132,27 @@ async def _contenders(options: argparse.Namespace, samples: dict[str, SystemSamp
         for name, reason in failures.items():
             samples.setdefault(name, SystemSamples(name)).failure = reason
         yield [Contender(system, samples[system.name]) for system in systems]
+
+
+async def _slow_actions(library: str) -> int:
+    """Return the actions of a library's second turn, whose model calls are slow, on a server of its own; "": ours."""
+    async with bench_environment() as environment, AsyncExitStack() as stack:
+        system = (
+            await stack.enter_async_context(on_temporal(environment, library, model_seconds=MODEL_SECONDS))
+            if library
+            else turnkeeper(environment, model_seconds=MODEL_SECONDS)
+        )
+        session = await system.start()
+        assert isinstance(session, HistorySession)
+        requests = []
+        for session.rounds in (1, 2):
+            requests.append(await environment.requests())
+            await session.send("")
+            await asyncio.sleep(work.TOOL_CALLS * MODEL_SECONDS)
+            await session.until_idle(pause=0.2)
+        requested = requested_actions(requests[-1], await environment.requests())
+        turn = turns_of((await session.handle.fetch_history()).events)[-1]
+        return (actions_of(turn) + requested).total()
 
 
 async def _each(contenders: Iterable[Contender], measurement: Callable[[Contender], Awaitable[None]]) -> None:

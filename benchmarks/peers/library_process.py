@@ -75,7 +75,7 @@ class LibraryProcess:
 
 
 @asynccontextmanager
-async def library_process(library: str, place: str) -> AsyncIterator[LibraryProcess]:
+async def library_process(library: str, place: str, *, model_seconds: float = 0.0) -> AsyncIterator[LibraryProcess]:
     """Run the library for the Temporal server at `place`, or with its database in the folder `place`.
 
     Raises:
@@ -83,10 +83,11 @@ async def library_process(library: str, place: str) -> AsyncIterator[LibraryProc
     """
     python = await python_of(library, FOLDER)
     log = FOLDER / f"{library}.log"
+    variables = {**os.environ, "BENCH_MODEL_SECONDS": str(model_seconds)}
     command = (str(python), "-m", "benchmarks.peers.process", library, place)
     with log.open("wb") as errors:
         process = await asyncio.create_subprocess_exec(
-            *command, stdin=PIPE, stdout=PIPE, stderr=errors, cwd=ROOT, env=dict(os.environ)
+            *command, stdin=PIPE, stdout=PIPE, stderr=errors, cwd=ROOT, env=variables
         )
     running = LibraryProcess(process, log)
     replies = None

@@ -19,8 +19,8 @@ LINE_HEIGHT = 15
 SMOOTH = 5
 """A turn's time is shown as the median of this number of turns around it."""
 
-COLOURS = ("#0969da", "#bf5700", "#8250df", "#1a7f37", "#9a6700")
-DARK_COLOURS = ("#58a6ff", "#f0883e", "#bc8cff", "#3fb950", "#d29922")
+COLOURS = ("#0969da", "#bf5700", "#8250df", "#1a7f37", "#9a6700", "#57606a")
+DARK_COLOURS = ("#58a6ff", "#f0883e", "#bc8cff", "#3fb950", "#d29922", "#8b949e")
 
 STYLE = f"""
 text {{ font: 12px system-ui, sans-serif; fill: #1f2328; }}

@@ -23,6 +23,8 @@ class SystemSamples:
     actions: int | None = None
     """Temporal's actions of a turn; None: it is not on Temporal."""
     events: int | None = None
+    slow_actions: int | None = None
+    """The same of a turn whose model calls take 10 s, its heartbeats and queries included; nobody watches."""
     runs: int | None = None
     """Temporal's runs of the last conversation: one, and one for each time that it continued as new."""
     failure: str | None = None

@@ -20,7 +20,7 @@ from turnkeeper.models.session.messages import SessionInput
 
 OURS = "Turnkeeper"
 
-ON_TEMPORAL = {"pydantic_ai": "pydantic-ai", "openai_agents": "OpenAI Agents"}
+ON_TEMPORAL = {"pydantic_ai": "pydantic-ai", "openai_agents": "OpenAI Agents", "agent_harness": "Agent Harness"}
 IN_PROCESS = {"langgraph": "LangGraph", "dbos": "DBOS"}
 """The names of the libraries, by module."""
 
@@ -59,8 +59,8 @@ class HistorySession(BenchSession):
     run_bytes: dict[str, int] = field(default_factory=dict)
     """By run; the last one is the current run."""
 
-    def text(self) -> str:
-        return work.prompt(self.rounds)
+    async def send(self, text: str) -> None:
+        await super().send(work.prompt(self.rounds))
 
     async def stored_bytes(self) -> int:
         run_id = await self.run_id()
@@ -80,6 +80,15 @@ class LibrarySession(HistorySession):
         if answer not in (None, work.ANSWER):
             raise LibraryError("an answer is not what the model said")
         return answer is not None
+
+
+@dataclass
+class HarnessSession(LibrarySession):
+    """A workflow of Temporal's agent harness, whose prompts are updates."""
+
+    async def send(self, text: str) -> None:
+        message = {"type": "ask", "payload": {"text": work.prompt(self.rounds)}}
+        await self.handle.execute_update("send_agent_message", message)
 
 
 @dataclass
@@ -138,11 +147,11 @@ async def running_systems(
 
     `in_memory`: the databases of libraries are in a file system that has no disk, if there is one.
     """
-    systems, failures = [_ours(environment)], dict[str, str]()
+    systems, failures = [turnkeeper(environment)], dict[str, str]()
     folder = _folder_of_databases(environment, in_memory)
     async with AsyncExitStack() as stack:
         for library, name in (ON_TEMPORAL | IN_PROCESS).items():
-            running = _on_temporal(environment, library) if library in ON_TEMPORAL else _in_process(folder, library)
+            running = on_temporal(environment, library) if library in ON_TEMPORAL else _in_process(folder, library)
             try:
                 systems.append(await stack.enter_async_context(running))
             except (LibraryError, TimeoutError) as error:
@@ -154,11 +163,12 @@ def _folder_of_databases(environment: BenchEnvironment, in_memory: bool) -> Path
     return MEMORY if in_memory and MEMORY.exists() else environment.settings.state_dir
 
 
-def _ours(environment: BenchEnvironment) -> System:
+def turnkeeper(environment: BenchEnvironment, *, model_seconds: float = 0.0) -> System:
     """Return our own system; the stack's worker plays the script from its first session on."""
     settings = environment.settings
-    call = {"text": work.CALL_TEXT, "calls": [{"name": work.TOOL, "args": work.ARGUMENTS}]}
-    script = {"repeat": True, "responses": [*[call] * work.TOOL_CALLS, {"text": work.ANSWER}]}
+    call = {"text": work.CALL_TEXT, "calls": [{"name": work.TOOL, "args": work.ARGUMENTS}], "delay": model_seconds}
+    answer = {"text": work.ANSWER, "delay": model_seconds}
+    script = {"repeat": True, "responses": [*[call] * work.TOOL_CALLS, answer]}
     assert settings.offline_scripts
     (settings.offline_scripts / f"{SCRIPT}.json").write_text(json.dumps(script))
     (settings.workspace_root / work.ARGUMENTS["path"]).write_text(work.RESULT)
@@ -178,13 +188,21 @@ def _ours(environment: BenchEnvironment) -> System:
 
 
 @asynccontextmanager
-async def _on_temporal(environment: BenchEnvironment, library: str) -> AsyncIterator[System]:
+async def on_temporal(
+    environment: BenchEnvironment, library: str, *, model_seconds: float = 0.0
+) -> AsyncIterator[System]:
+    """Run a library's worker, with a model that is silent for `model_seconds` before each response."""
+
     async def start() -> Session:
-        handle = await environment.client.start_workflow("Conversation", id=f"{library}-{uuid4()}", task_queue=library)
-        return LibrarySession(environment.client, handle, environment.watches)
+        is_harness = library == "agent_harness"
+        handle = await environment.client.start_workflow(
+            "Conversation", args=[{}] if is_harness else [], id=f"{library}-{uuid4()}", task_queue=library
+        )
+        kind = HarnessSession if is_harness else LibrarySession
+        return kind(environment.client, handle, environment.watches)
 
     address = environment.client.service_client.config.target_host
-    async with library_process(library, address) as process:
+    async with library_process(library, address, model_seconds=model_seconds) as process:
         yield System(ON_TEMPORAL[library], process.versions, start)
 
 

@@ -1,9 +1,12 @@
-"""The work of a turn, the same for all: prompt, tool calls, answer. The model is fake and answers at once."""
+"""The work of a turn, the same for all: prompt, tool calls, answer. The model is fake."""
 
 import os
 
 TOOL_CALLS = int(os.environ.get("BENCH_TOOL_CALLS", "3"))
 """Tool calls of a turn, one after the other; there is one more model call."""
+
+MODEL_SECONDS = float(os.environ.get("BENCH_MODEL_SECONDS", "0"))
+"""How long the model is silent before each response, where actions are counted."""
 
 TOOL = "file_read"
 ARGUMENTS = {"path": "notes.txt"}

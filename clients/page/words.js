@@ -66,7 +66,7 @@ export const TEXTS = {
   reject: "Reject",
   back: "Back",
   reason: "Reason, sent to the model",
-  approverDecides: "Someone with the role approver decides on this.",
+  approverDecides: "Somebody with the approver role decides on this.",
   reasonHint: "Reason (optional, sent to the model)",
 
   code: "Code",

@@ -38,7 +38,6 @@ final step replaces it.
 
 from collections.abc import Sequence
 
-from turnkeeper.features.tasks.session.task_view import SubTask
 from turnkeeper.models.session.queue.prompts import QueuedPrompt
 from turnkeeper.models.transcript.conversation import (
     FINAL_STATUSES,
@@ -55,6 +54,7 @@ from turnkeeper.models.transcript.partial_output import (
     with_growth,
     with_progress,
 )
+from turnkeeper.models.transcript.task_view import SubTask
 from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall
 from turnkeeper.models.wire import Frozen, UtcDatetime
 

@@ -16,7 +16,7 @@ import os
 from collections.abc import AsyncGenerator, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -31,8 +31,8 @@ from turnkeeper.clients.python.tasks import TaskCalls
 from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.context.context_view import ContextView
 from turnkeeper.models.http_responses import (
+    Action,
     ApprovalDecided,
-    AuditAction,
     AuditPage,
     Cancelling,
     ConversationResponse,
@@ -48,11 +48,13 @@ from turnkeeper.models.http_responses import (
     SessionStarted,
 )
 from turnkeeper.models.session.approvals import Decision, PendingApprovals
-from turnkeeper.models.session.messages import Configure, EndSession
 from turnkeeper.models.session.queue.prompts import PromptMode, QueueView
 from turnkeeper.models.transcript.attachments import Attachment, FileAttachment, ImageAttachment
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationUpdate
 from turnkeeper.models.transcript.trajectory import ApprovalDecision
+
+if TYPE_CHECKING:  # with it come the rules of a session, which no client runs
+    from turnkeeper.models.session.messages import Configure
 
 API_KEY_VARIABLE = "TURNKEEPER_API_KEY"
 
@@ -183,13 +185,13 @@ class GatewayClient:
             raise CopyFailedError(receipt.reason or "")
         return receipt
 
-    async def configure(self, session_id: str, change: Configure) -> None:
+    async def configure(self, session_id: str, change: "Configure") -> None:
         """Change the session from its next turn on."""
         await self._sender.send("PATCH", _path(session_id), body=change)
 
     async def end(self, session_id: str, *, reason: str | None = None, discard_queue: bool = False) -> None:
         """End the session after its queued prompts, or discard them."""
-        request = EndSession(reason=reason, discard_queue=discard_queue)
+        request = without_none({"reason": reason, "discard_queue": discard_queue})
         await self._sender.send("POST", _path(session_id, "end"), body=request)
 
     async def delete(self, session_id: str) -> DeletionReceipt:
@@ -389,7 +391,7 @@ class GatewayClient:
         *,
         session_id: str | None = None,
         user: str | None = None,
-        action: AuditAction | None = None,
+        action: Action | None = None,
         since: datetime | None = None,
         limit: int | None = None,
         cursor: str | None = None,

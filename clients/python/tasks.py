@@ -11,9 +11,9 @@ from urllib.parse import quote
 from uuid import uuid4
 
 from turnkeeper.clients.python.request_sender import RequestSender, without_none
-from turnkeeper.features.tasks.session.task_view import TaskStatus
 from turnkeeper.models.http_responses import PromptAccepted, Task, TaskPage, TaskReceipt
 from turnkeeper.models.session.queue.prompts import PromptMode
+from turnkeeper.models.transcript.task_view import TaskStatus
 
 
 class TaskCalls:

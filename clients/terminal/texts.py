@@ -1,8 +1,8 @@
 """All texts of the terminal client. `str.format` fills in `{names}`."""
 
-from turnkeeper.features.tasks.session.task_view import TaskStatus
 from turnkeeper.models.texts.counted import counted
 from turnkeeper.models.transcript.conversation import SessionStatus
+from turnkeeper.models.transcript.task_view import TaskStatus
 
 # ---- one prompt, without a terminal
 

@@ -1,12 +1,43 @@
 """What access adds to the gateway."""
 
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
 from turnkeeper.api.gateway_feature import GatewayFeature
+from turnkeeper.api.http.authentication import Authenticator
+from turnkeeper.api.services import Services
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.features.access.audit import routes as audit
+from turnkeeper.features.access.audit.recorder import AuditRecorder
+from turnkeeper.features.access.audit.store import Audit
 from turnkeeper.features.access.auth import login
+from turnkeeper.features.access.auth.api_keys import ApiKeys
+from turnkeeper.features.access.auth.credentials import CredentialAuthenticator
+from turnkeeper.features.access.auth.logins import Logins
+from turnkeeper.features.access.session_limits import SessionLimits
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.stores.stores import Stores
 
 
 class _Access(GatewayFeature):
     routers = (audit.router, login.router)
+
+    def authenticator(self, settings: Settings, stores: Stores, timeouts: Timeouts) -> Authenticator:
+        database = stores.database
+        return CredentialAuthenticator(settings.auth, ApiKeys(database), Logins(database), timeouts)
+
+    def services(self, services: Services) -> Iterable[object]:
+        yield SessionLimits(services.settings, services.reader)
+        yield AuditRecorder(Audit(services.stores.database))
+
+    @asynccontextmanager
+    async def running(self, app: FastAPI, services: Services) -> AsyncIterator[None]:
+        authenticator: CredentialAuthenticator = app.state.authenticator
+        async with authenticator.running():
+            yield
+        await services.get(AuditRecorder).close()
 
 
 GATEWAY = _Access()

@@ -14,12 +14,13 @@ from uuid import uuid4
 from sqlalchemy import Connection
 
 from turnkeeper.features.access.audit.store import AuditRow, put_entry
-from turnkeeper.features.access.auth.api_keys import ApiKey
+from turnkeeper.features.access.auth.api_keys import ApiKey, ApiKeys
 from turnkeeper.models.errors import TurnkeeperError
-from turnkeeper.models.http_responses import AuditAction
+from turnkeeper.models.http_responses import Action
 from turnkeeper.models.ids import TENANT_PATTERN, is_tenant
+from turnkeeper.models.roles import ROLES, Role, parse_role
 from turnkeeper.models.session.messages import USER_PATTERN
-from turnkeeper.models.settings.settings import ROLES, Role, Settings, parse_role
+from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.stores import Stores
 
 _DURATION = re.compile(r"(?P<count>[0-9]{1,5})(?P<unit>[hd])")
@@ -31,8 +32,6 @@ COMMAND = "command"
 NOTE = "Key {id} was created. It is not shown again."
 NOT_NEEDED = "The gateway needs no key until auth.keys is true."
 NO_KEYS = "There are no keys."
-NO_VALID_KEY = "callers need a key, and there is none"
-HOW_TO_CREATE_KEY = "create one with `{command}` and set it as TURNKEEPER_API_KEY, or log in at the page"
 REVOKED = "Key {id} is revoked. It is refused within a second, and streams that it opened end within five."
 UNKNOWN_KEY = "There is no key {id!r}. `turnkeeper keys list` lists all."
 BAD_EXPIRY = "--expires {text!r} must be a duration (12h, 90d) or a date (2027-01-31)."
@@ -94,7 +93,7 @@ def expiry(text: str, *, now: datetime) -> datetime:
 async def create_key(settings: Settings, new: NewKey, *, as_json: bool) -> tuple[str, list[str]]:
     """Create a key. Return its text, or JSON with it, and notes for people. Raises `StoreUnavailableError`."""
     async with Stores.of(settings) as stores:
-        key, text = await stores.api_keys.create(
+        key, text = await ApiKeys(stores.database).create(
             tenant=new.tenant,
             user=new.user,
             role=new.role,
@@ -110,7 +109,7 @@ async def create_key(settings: Settings, new: NewKey, *, as_json: bool) -> tuple
 async def list_keys(settings: Settings, *, as_json: bool) -> list[str]:
     """Return a line for each key, without its secret. Raises `StoreUnavailableError`."""
     async with Stores.of(settings) as stores:
-        keys = await stores.api_keys.list()
+        keys = await ApiKeys(stores.database).list()
     if as_json:
         return [json.dumps(_fields(key)) for key in keys]
     return [_line(key, now=datetime.now(UTC)) for key in keys] or [NO_KEYS]
@@ -123,13 +122,13 @@ async def lacks_key(settings: Settings) -> bool:
     if settings.archive_url is None and not (settings.state_dir / "archive.db").exists():
         return True
     async with Stores.of(settings) as stores:
-        return not any(key.is_valid(now=datetime.now(UTC)) for key in await stores.api_keys.list())
+        return not any(key.is_valid(now=datetime.now(UTC)) for key in await ApiKeys(stores.database).list())
 
 
 async def revoke_key(settings: Settings, key_id: str, *, as_json: bool) -> str:
     """Revoke a key; repeating it has no effect. Raises `KeyOptionError` and `StoreUnavailableError`."""
     async with Stores.of(settings) as stores:
-        key = await stores.api_keys.revoke(
+        key = await ApiKeys(stores.database).revoke(
             key_id, now=datetime.now(UTC), with_key=partial(_record, action="revoke_key")
         )
     if key is None:
@@ -137,7 +136,7 @@ async def revoke_key(settings: Settings, key_id: str, *, as_json: bool) -> str:
     return json.dumps(_fields(key)) if as_json else REVOKED.format(id=key.id)
 
 
-def _record(connection: Connection, key: ApiKey, *, action: AuditAction) -> None:
+def _record(connection: Connection, key: ApiKey, *, action: Action) -> None:
     """Write into the audit of the key's tenant what is done with it, and by which user of this machine.
 
     In the same transaction: otherwise a key could be valid that nobody was shown and the audit does not have.

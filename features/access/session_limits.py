@@ -3,25 +3,22 @@
 import asyncio
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 from temporalio.client import Client
 
 from turnkeeper.api.callers import Caller
+from turnkeeper.api.changes import Change, ChangeObserver
 from turnkeeper.api.coalescer import Coalescer
 from turnkeeper.api.history.visible_sessions import count_open_sessions
 from turnkeeper.api.http.limits import TokenBuckets, limit_of
 from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.timeouts import Timeouts
-from turnkeeper.models.http_responses import AuditAction
+from turnkeeper.models.http_responses import Action
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.settings.settings import Settings
 
-Starts = Literal["nothing", "unless it exists", "new"]
-"""Whether a change starts its session: `new` has an id that was made for it."""
-
-PROMPTING: frozenset[AuditAction] = frozenset({"prompt", "retry", "message_task"})
+PROMPTING: frozenset[Action] = frozenset({"prompt", "retry", "message_task"})
 """Each sends a prompt to a session."""
 
 SESSIONS_RETRY_SECONDS = 60
@@ -31,7 +28,7 @@ COUNT_SECONDS = 10.0
 """How long a count of a tenant's open sessions is used."""
 
 
-class SessionLimits:
+class SessionLimits(ChangeObserver):
     """Checks each request that changes something, over HTTP and MCP, before it does."""
 
     def __init__(self, settings: Settings, reader: SessionReader) -> None:
@@ -40,9 +37,10 @@ class SessionLimits:
         self._prompts = TokenBuckets()
         self._open = OpenSessions(reader.client, reader.timeouts)
 
-    async def check(self, caller: Caller, action: AuditAction, workflow_id: WorkflowId | None, starts: Starts) -> None:
+    async def check(self, change: Change) -> None:
         """Count a change. Raises 429 if it is one too many; then it may not be made."""
-        if action in PROMPTING and workflow_id:
+        caller, workflow_id, starts = change.caller, change.workflow_id, change.starts
+        if change.action in PROMPTING and workflow_id:
             self._check_prompt(caller, workflow_id)
         if starts == "new" or (starts != "nothing" and workflow_id and not await self._is_there(caller, workflow_id)):
             await self._check_start(caller)

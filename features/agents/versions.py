@@ -7,9 +7,10 @@ from hashlib import sha256
 from typing import Annotated, Any
 
 from pydantic import Field
-from sqlalchemy import BigInteger, Column, Connection, Integer, Row, Select, String, Table, Text, func, select
+from sqlalchemy import Connection, Row, Select, func, select
 
 from turnkeeper.features.agents.agent import NAME_PATTERN
+from turnkeeper.features.agents.tables import AGENTS
 from turnkeeper.models.context.window import HistoryChange
 from turnkeeper.models.limits import LimitsChange
 from turnkeeper.models.session.defaults import SystemPrompt
@@ -19,18 +20,6 @@ from turnkeeper.models.wire import Strict
 from turnkeeper.stores.database.database import Database
 from turnkeeper.stores.database.moments import microseconds, moment_of
 from turnkeeper.stores.database.rows import insert_missing
-from turnkeeper.stores.database.tables import METADATA
-
-AGENTS = Table(
-    "agents",
-    METADATA,
-    Column("name", String(64), primary_key=True),
-    Column("version", Integer, primary_key=True, autoincrement=False),
-    Column("digest", String(64), nullable=False),
-    Column("data", Text, nullable=False),
-    # Microseconds since 1970.
-    Column("created_at", BigInteger, nullable=False),
-)
 
 AgentName = Annotated[str, Field(pattern=rf"^{NAME_PATTERN}$")]
 

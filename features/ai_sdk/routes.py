@@ -12,15 +12,14 @@ from fastapi import APIRouter, Header, Query, Response
 from pydantic_core import to_json
 
 from turnkeeper.api.bodies import default_input
-from turnkeeper.api.dependencies import AuditDep, ServicesDep, SessionId
+from turnkeeper.api.changes import RequestChanges
+from turnkeeper.api.dependencies import ChangesDep, ServicesDep, SessionId
 from turnkeeper.api.http.event_stream import EVENT_STREAM, EventStreamResponse
-from turnkeeper.api.http.limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.openapi import PROMPT, SERVER, WORKER, errors
 from turnkeeper.api.problems import ProblemError, invalid, problem
 from turnkeeper.api.prompts.prompt_sender import new_prompt, retry_prompt, retry_prompt_id
-from turnkeeper.api.roles import require
+from turnkeeper.api.roles import MAX_HISTORY_BYTES, access, require
 from turnkeeper.api.services import Services
-from turnkeeper.features.access.audit.recorder import DECISIONS, RequestAudit
 from turnkeeper.features.ai_sdk.chunks import ANSWER_RESTARTED, UIMessageChunk, chunk_for_version_6
 from turnkeeper.features.ai_sdk.messages import AnswerMessage, PostChat, UIMessage, UserMessage, messages_of
 from turnkeeper.features.ai_sdk.streams import TurnStream, turn_to_resume
@@ -83,7 +82,10 @@ ClientVersion = Annotated[
         ),
     },
 )
-async def ai_sdk_chat(services: ServicesDep, audit: AuditDep, body: PostChat, version: ClientVersion = "7") -> Response:
+@access("writer")
+async def ai_sdk_chat(
+    services: ServicesDep, changes: ChangesDep, body: PostChat, version: ClientVersion = "7"
+) -> Response:
     """Send the last message of an AI SDK chat, and stream the turn that answers it.
 
     - A user's message is a prompt; the session starts if it does not exist. While another turn runs, the prompt and the
@@ -95,8 +97,8 @@ async def ai_sdk_chat(services: ServicesDep, audit: AuditDep, body: PostChat, ve
 
     The turn continues when the client disconnects. `POST /workflow/{id}/cancel` stops it.
     """
-    workflow_id = audit.caller.workflow_id(body.id)
-    turn = await _send(services, workflow_id, body, audit)
+    workflow_id = changes.caller.workflow_id(body.id)
+    turn = await _send(services, workflow_id, body, changes)
     return _stream(services, TurnStream(services, workflow_id, turn), version)
 
 
@@ -111,6 +113,7 @@ async def ai_sdk_chat(services: ServicesDep, audit: AuditDep, body: PostChat, ve
         **errors(*SERVER, "no-worker", "session-stuck"),
     },
 )
+@access("reader")
 async def ai_sdk_resume(services: ServicesDep, workflow_id: SessionId, version: ClientVersion = "7") -> Response:
     """Stream the running turn of an AI SDK chat, from its beginning.
 
@@ -129,6 +132,7 @@ async def ai_sdk_resume(services: ServicesDep, workflow_id: SessionId, version: 
     operation_id="ai_sdk_messages",
     responses=errors(*WORKER, "unknown-turn", "archive-unavailable"),
 )
+@access("reader")
 async def ai_sdk_messages(
     services: ServicesDep,
     workflow_id: SessionId,
@@ -162,26 +166,26 @@ async def _events(stream: TurnStream, version: Version) -> AsyncGenerator[bytes,
     yield DONE_EVENT
 
 
-async def _send(services: Services, workflow_id: WorkflowId, body: PostChat, audit: RequestAudit) -> TurnChunks:
+async def _send(services: Services, workflow_id: WorkflowId, body: PostChat, changes: RequestChanges) -> TurnChunks:
     """Send the last message; return the chunks of its turn, none of which was sent yet. Raises `ProblemError`."""
     last = body.last
     if isinstance(last, AnswerMessage):
-        require(audit.caller, "approver")
-        return await _decide(services, workflow_id, body, last, audit)
+        require(changes.caller, "approver")
+        return await _decide(services, workflow_id, body, last, changes)
     if body.trigger == "regenerate-message":
-        async with audit.change("retry", workflow_id, message_id=last.id if last else None):
+        async with changes.begin("retry", workflow_id, message_id=last.id if last else None):
             return await _retry(services, workflow_id, body, last)
     if body.messageId is not None:
         raise invalid("messageId", "earlier messages can't be edited; send the text as a new message")
     assert last is not None  # noqa: S101  # validated: only `regenerate-message` needs no message
-    are_used = not body.decided_before or await _decide_before(services, workflow_id, body.decided_before, audit)
+    are_used = not body.decided_before or await _decide_before(services, workflow_id, body.decided_before, changes)
     field = f"{body.last_field}.parts"
-    async with audit.change("prompt", workflow_id, message_id=last.id, starts="unless it exists"):
+    async with changes.begin("prompt", workflow_id, message_id=last.id, starts="unless it exists"):
         files = last.attachments(field=body.last_field, session_id=session_id_of(workflow_id))
         check_text(last.text, limits=Limits(), field=field, may_be_blank=bool(files))
         prepared = await services.attachments.prepare(workflow_id, files, name=field)
         prompt = new_prompt(last.text, message_id=last.id, mode="enqueue", attachments=prepared.attachments)
-        start = default_input(services.settings, workflow_id, user=audit.caller.user)
+        start = default_input(services.settings, workflow_id, user=changes.caller.user)
         await services.sender.send(workflow_id, prompt, start=start, contents=prepared.contents)
     chunks = TurnChunks(session_id_of(workflow_id), last.id, awaits_worker=True)
     chunks.first_notice = None if are_used else DECISION_UNUSED_NOTICE
@@ -189,7 +193,7 @@ async def _send(services: Services, workflow_id: WorkflowId, body: PostChat, aud
 
 
 async def _decide(
-    services: Services, workflow_id: WorkflowId, body: PostChat, answer: AnswerMessage, audit: RequestAudit
+    services: Services, workflow_id: WorkflowId, body: PostChat, answer: AnswerMessage, changes: RequestChanges
 ) -> TurnChunks:
     """Send the decisions, one after the other. Raises `ProblemError` for the first that fails; those before it stay."""
     field = body.last_field
@@ -201,13 +205,13 @@ async def _decide(
     if answer.turn_id is None:
         raise invalid(f"{field}.id", "is not the id of an answer from this server")
     for decision in decisions:
-        async with audit.change(DECISIONS[decision.decision], workflow_id, call_id=decision.call_id):
-            await services.sessions.resolve_approval(workflow_id, decision, by=audit.caller.user)
+        async with changes.begin(decision.decision, workflow_id, call_id=decision.call_id):
+            await services.sessions.resolve_approval(workflow_id, decision, by=changes.caller.user)
     return TurnChunks(session_id_of(workflow_id), answer.turn_id, answer.client_state)
 
 
 async def _decide_before(
-    services: Services, workflow_id: WorkflowId, answer: AnswerMessage, audit: RequestAudit
+    services: Services, workflow_id: WorkflowId, answer: AnswerMessage, changes: RequestChanges
 ) -> bool:
     """Send the decisions of an answer before the newest message on calls that still wait; the others have no effect.
 
@@ -231,18 +235,18 @@ async def _decide_before(
             continue
         if not call.awaits_approval:
             are_used &= call.approval.is_given == (decision.decision == "approve")
-        elif audit.caller.has("approver"):  # for others the stream says that the call waits
-            are_used &= await _decide_now(services, workflow_id, decision, audit)
+        elif changes.caller.has("approver"):  # for others the stream says that the call waits
+            are_used &= await _decide_now(services, workflow_id, decision, changes)
     return are_used
 
 
 async def _decide_now(
-    services: Services, workflow_id: WorkflowId, decision: ResolveApproval, audit: RequestAudit
+    services: Services, workflow_id: WorkflowId, decision: ResolveApproval, changes: RequestChanges
 ) -> bool:
     """Send a decision; return whether it was accepted. Raises `ProblemError` for everything but a conflict."""
     try:
-        async with audit.change(DECISIONS[decision.decision], workflow_id, call_id=decision.call_id):
-            await services.sessions.resolve_approval(workflow_id, decision, by=audit.caller.user)
+        async with changes.begin(decision.decision, workflow_id, call_id=decision.call_id):
+            await services.sessions.resolve_approval(workflow_id, decision, by=changes.caller.user)
     except ProblemError as problem:
         if problem.problem.status != 409:
             raise

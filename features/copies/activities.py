@@ -29,17 +29,17 @@ from turnkeeper.features.copies.document.copied import (
     state_of_copy,
 )
 from turnkeeper.features.copies.document.document import ExportedTurn, SessionDocument
-from turnkeeper.features.copies.document.order import CopyOrder, FailedCopy, ForkSource
+from turnkeeper.features.copies.document.order import SNAPSHOT, CopyOrder, FailedCopy, ForkSource
 from turnkeeper.features.copies.document.reading import check_document, copy_of_document, read_document
+from turnkeeper.features.copies.whole_turns import whole_turns
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import WorkflowId
-from turnkeeper.models.session.carried_state import CarriedState
-from turnkeeper.models.session.messages import FIRST_RUN, deletion_id
+from turnkeeper.models.session.messages import FIRST_RUN, CarriedState, deletion_id
 from turnkeeper.models.session.queue.prompts import Fate
 from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.index_entry import make_preview
 from turnkeeper.models.transcript.transcript import TranscriptState, carried_size
-from turnkeeper.stores.archive import ArchivedTurn, ArchiveGapError, whole_turns
+from turnkeeper.stores.archive import ArchivedTurn, ArchiveGapError
 from turnkeeper.stores.blobs import attachments_owner, document_owner
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.session_index import IndexedSession
@@ -133,7 +133,7 @@ class CopyActivities:
         """
         try:
             original = self._client.get_workflow_handle(source)
-            return await query_session(original, "internal_session_snapshot", {}, SessionSnapshot)
+            return await query_session(original, "internal_feature_query", SNAPSHOT, SessionSnapshot)
         except RPCError as error:
             if error.status != RPCStatusCode.NOT_FOUND:
                 raise

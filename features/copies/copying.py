@@ -16,13 +16,13 @@ from pydantic import ValidationError
 from pydantic_core import to_json
 from temporalio.client import WorkflowExecutionDescription, WorkflowFailureError
 from temporalio.client import WorkflowExecutionStatus as Status
+from temporalio.common import WorkflowIDReusePolicy
 
 from turnkeeper.api.bodies import StartSession, chat_url, requested_input
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.history.transcript_reader import TranscriptReader
-from turnkeeper.api.http.limits import MAX_HISTORY_BYTES
 from turnkeeper.api.problems import ProblemError, invalid, problem
-from turnkeeper.api.roles import require_for_copy
+from turnkeeper.api.roles import MAX_HISTORY_BYTES, require_for_copy
 from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import SessionReader
@@ -37,7 +37,8 @@ from turnkeeper.models.errors import ARCHIVE_UNAVAILABLE, RejectedError
 from turnkeeper.models.http_responses import CopyReceipt
 from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.invalid_values import field_path, reason_of
-from turnkeeper.models.session.messages import SessionInput, check_outside_start
+from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.session.start import check_outside_start
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.blobs import document_owner
 from turnkeeper.stores.stores import Stores
@@ -96,7 +97,7 @@ class SessionCopier:
                 "user": caller.user or snapshot.config.user,
                 "chat_url": chat_url(self._settings, target),
                 "first_prompt": None,
-                "task": None,
+                "features": self._settings.session_features,
             }
         )
         first_run_id = await self._reader.first_run_id(source) if snapshot.context else ""
@@ -146,23 +147,25 @@ class SessionCopier:
     async def _begin(self, target: WorkflowId, order: CopyOrder, memo: CopyMemo) -> bool:
         """Start the copy, unless it was started before; return whether it still runs. Raises 409."""
         await self._transcripts.raise_if_id_was_used(target)
-        try:
-            await self._sessions.start_copy(target, order, memo={COPY: memo.model_dump()})
-        except ProblemError as error:
-            if error.problem.status != 409:
-                raise
+        copy, reuse = {COPY: memo.model_dump()}, WorkflowIDReusePolicy.REJECT_DUPLICATE
+        while True:
             try:
-                description, earlier = await self._find(target)
-            except ProblemError:  # it is being deleted
-                raise error from None
-            is_copying = description.workflow_type == COPY_TYPE
-            if is_copying and description.status == Status.FAILED:  # nothing is left of it
-                await self._sessions.start_copy(target, order, memo={COPY: memo.model_dump()}, is_repeated=True)
-                return True
-            if earlier is None or earlier.key != memo.key:
-                raise
-            return is_copying and description.status == Status.RUNNING
-        return True
+                await self._sessions.start_as(COPY_TYPE, order, target, order.start, memo=copy, reuse=reuse)
+            except ProblemError as error:
+                if error.problem.status != 409:
+                    raise
+                try:
+                    description, earlier = await self._find(target)
+                except ProblemError:  # it is being deleted
+                    raise error from None
+                has_failed = description.workflow_type == COPY_TYPE and description.status == Status.FAILED
+                if has_failed and reuse == WorkflowIDReusePolicy.REJECT_DUPLICATE:  # nothing is left of it
+                    reuse = WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY
+                    continue
+                if earlier is None or earlier.key != memo.key:
+                    raise
+                return _is_running_copy(description)
+            return True
 
     async def _find(self, workflow_id: WorkflowId) -> tuple[WorkflowExecutionDescription, CopyMemo | None]:
         description = await self._reader.describe(workflow_id)
@@ -181,11 +184,14 @@ class SessionCopier:
             await read_store(storing, until=min(until, seconds_from_now(self._timeouts.request)))
             parts.append(sha256(part).hexdigest())
         try:
-            await self._sessions.note_stored_document(target, StoredDocument(parts=parts))
+            await self._sessions.signal(target, "document_stored", StoredDocument(parts=parts))
+            description, _ = await self._find(target)
         except ProblemError as error:
             if error.problem.status in (404, 409):  # the workflow has stopped waiting, and has deleted what was there
                 await self._stores.blobs.delete_data(owner)
             raise
+        if not _is_running_copy(description):  # another gateway stored the document too, and this one was later
+            await self._stores.blobs.delete_data(owner)
 
     async def _reason(self, description: WorkflowExecutionDescription) -> str | None:
         """Return why a copy has failed, or why it makes no progress now."""
@@ -239,6 +245,10 @@ class SessionCopier:
             yield
         finally:
             self._slots.release()
+
+
+def _is_running_copy(description: WorkflowExecutionDescription) -> bool:
+    return description.workflow_type == COPY_TYPE and description.status == Status.RUNNING
 
 
 def _checked(

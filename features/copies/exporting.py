@@ -16,14 +16,16 @@ from pydantic_core import to_json
 
 from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.session_reader import SessionReader
-from turnkeeper.features.copies.document.copied import SessionSnapshot, StoredContents
+from turnkeeper.features.copies.document.copied import SessionSnapshot, StoredContents, snapshot_of
 from turnkeeper.features.copies.document.document import FORMAT, VERSION, ExportedConfiguration, ExportedTurn
 from turnkeeper.features.copies.document.markdown import markdown_head, markdown_turn
+from turnkeeper.features.copies.document.order import SNAPSHOT
+from turnkeeper.features.copies.whole_turns import whole_turns
 from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.session.session import Session
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.large_texts import refs_in, resolve_turn
-from turnkeeper.stores.archive import whole_turns
 from turnkeeper.stores.blobs import attachments_owner
 from turnkeeper.stores.stores import Stores
 
@@ -43,7 +45,8 @@ class SessionExporter:
 
         A session that Temporal no longer has is given the settings of new sessions, apart from what the index knows.
         """
-        snapshot = await self._reader.snapshot(workflow_id)
+        query = "internal_feature_query"
+        snapshot = (await self._reader.ask(workflow_id, query, SNAPSHOT, SessionSnapshot, _without_context)).view
         if snapshot.context is not None:
             return snapshot
         config = SessionInput(
@@ -133,6 +136,11 @@ async def _with_first_part(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             yield part
 
     return all_parts()
+
+
+def _without_context(session: Session) -> SessionSnapshot:
+    """Return what a copy is made of that Temporal has forgotten; nobody knows what its model saw."""
+    return snapshot_of(session).model_copy(update={"context": None})
 
 
 def _head(workflow_id: WorkflowId, snapshot: SessionSnapshot) -> dict[str, Any]:

@@ -7,10 +7,11 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from turnkeeper.api.bodies import Fork, session_path
-from turnkeeper.api.dependencies import AuditDep, ServicesDep, SessionId
+from turnkeeper.api.changes import Starts
+from turnkeeper.api.dependencies import ChangesDep, ServicesDep, SessionId
 from turnkeeper.api.http.openapi import SESSION, WORKER, errors
 from turnkeeper.api.problems import invalid
-from turnkeeper.features.access.session_limits import Starts
+from turnkeeper.api.roles import access
 from turnkeeper.features.copies.copying import SessionCopier
 from turnkeeper.features.copies.document.document import FORMAT, VERSION
 from turnkeeper.features.copies.exporting import SessionExporter
@@ -55,9 +56,10 @@ _DOCUMENT: dict[str, Any] = {
         **errors(*WORKER, "archive-unavailable"),
     },
 )
+@access("reader")
 async def export_session(
     services: ServicesDep,
-    audit: AuditDep,
+    changes: ChangesDep,
     workflow_id: SessionId,
     export_format: Annotated[
         Literal["json", "markdown"], Query(alias="format", description="`json` can be imported.")
@@ -68,7 +70,7 @@ async def export_session(
     Waiting prompts and the vendors' opaque state are not in it.
     """
     exporter = services.get(SessionExporter)
-    async with audit.change("export", workflow_id):
+    async with changes.begin("export", workflow_id):
         if export_format == "markdown":
             parts, media_type, suffix = await exporter.markdown(workflow_id), "text/markdown", "md"
         else:
@@ -85,10 +87,11 @@ async def export_session(
     responses=errors(*SESSION, "too-large", "session-exists", "archive-unavailable"),
     openapi_extra=_DOCUMENT,
 )
+@access("writer", max_body=lambda settings: settings.api_max_import_bytes)
 async def import_session(
     request: Request,
     services: ServicesDep,
-    audit: AuditDep,
+    changes: ChangesDep,
     response: Response,
     session_id: Annotated[
         str | None, Query(alias="id", pattern=ID_PATTERN, description="The new session's id; by default a random one.")
@@ -102,10 +105,10 @@ async def import_session(
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise invalid("body", "must be sent with the Content-Type application/json")
-    workflow_id = audit.caller.workflow_id(session_id or str(uuid4()))
+    workflow_id = changes.caller.workflow_id(session_id or str(uuid4()))
     response.headers["Location"] = f"{session_path(workflow_id)}/copy"
-    async with audit.change("import", workflow_id, starts="unless it exists" if session_id else "new"):
-        return await services.get(SessionCopier).import_document(audit.caller, workflow_id, request.stream())
+    async with changes.begin("import", workflow_id, starts="unless it exists" if session_id else "new"):
+        return await services.get(SessionCopier).import_document(changes.caller, workflow_id, request.stream())
 
 
 @router.post(
@@ -114,9 +117,10 @@ async def import_session(
     operation_id="fork_session",
     responses=errors(*WORKER, "too-large", "session-exists", "unknown-turn", "archive-unavailable"),
 )
+@access("writer")
 async def fork_session(
     services: ServicesDep,
-    audit: AuditDep,
+    changes: ChangesDep,
     response: Response,
     workflow_id: SessionId,
     body: Fork | None = None,
@@ -127,16 +131,17 @@ async def fork_session(
     id was used before. After an answer that was lost, the same request can be sent again.
     """
     options = body or Fork()
-    target = audit.caller.workflow_id(options.id or str(uuid4()))
+    target = changes.caller.workflow_id(options.id or str(uuid4()))
     response.headers["Location"] = f"{session_path(target)}/copy"
     turn_id = options.turn if isinstance(options.turn, str) else None
     starts: Starts = "unless it exists" if options.id else "new"
-    async with audit.change("fork", workflow_id, message_id=turn_id), audit.change("start", target, starts=starts):
+    async with changes.begin("fork", workflow_id, message_id=turn_id), changes.begin("start", target, starts=starts):
         copier = services.get(SessionCopier)
-        return await copier.fork(audit.caller, workflow_id, target, turn=options.turn, title=options.title)
+        return await copier.fork(changes.caller, workflow_id, target, turn=options.turn, title=options.title)
 
 
 @router.get("/workflow/{id}/copy", operation_id="get_copy", responses=errors(*SESSION))
+@access("reader")
 async def get_copy(services: ServicesDep, workflow_id: SessionId) -> CopyReceipt:
     """Return the receipt of the fork or import that the session is from; 404 if it is from none. Needs no worker."""
     return await services.get(SessionCopier).receipt(workflow_id)

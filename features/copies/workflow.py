@@ -22,14 +22,14 @@ from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.features.copies.activities import CopyActivities
-    from turnkeeper.features.copies.document.order import COPYING, CopyOrder, FailedCopy, StoredDocument
-    from turnkeeper.models.errors import REJECTION_PREFIX, RejectedError
-    from turnkeeper.models.ids import WorkflowId, session_id_of
+    from turnkeeper.features.copies.document.order import CopyOrder, FailedCopy, StoredDocument
+    from turnkeeper.models.errors import NO_SESSION_YET, REJECTION_PREFIX, RejectedError
+    from turnkeeper.models.ids import SESSION_TYPE, WorkflowId, session_id_of
     from turnkeeper.models.session.archive.archive_messages import ArchiveMove, ArchiveMoveQuery
     from turnkeeper.models.session.archive.archive_moves import next_prompt_move, prompt_move_is_due
-    from turnkeeper.models.session.carried_state import CarriedState
-    from turnkeeper.models.session.messages import SessionInput, check_outside_start, parse, read_end
+    from turnkeeper.models.session.messages import CarriedState, SessionInput, parse, read_end
     from turnkeeper.models.session.session import Session
+    from turnkeeper.models.session.start import check_outside_start
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.archiving import Archiving
     from turnkeeper.workflows.background import report_rejections
@@ -69,7 +69,7 @@ class CopySession:
             await self._clear(order, message)
             raise ApplicationError(message, type="copy_failed", non_retryable=True) from None
         session.reject_uncarriable(now=workflow.now())
-        workflow.continue_as_new(args=[session.carry()], workflow="AgenticAIWorkflow")
+        workflow.continue_as_new(args=[session.carry()], workflow=SESSION_TYPE)
 
     async def _store(self, order: CopyOrder) -> CarriedState:
         if order.document:
@@ -152,7 +152,7 @@ class CopySession:
 
     @workflow.query(dynamic=True, description="Every query is refused until the session is copied.")
     def refuse_query(self, name: str, arguments: Sequence[RawValue]) -> None:
-        raise ApplicationError(f"{REJECTION_PREFIX}{COPYING}", type="copying")
+        raise ApplicationError(f"{REJECTION_PREFIX}{NO_SESSION_YET}", type="no_session_yet")
 
     @workflow.update(dynamic=True, description="Every update is refused until the session is copied.")
     def update(self, name: str, arguments: Sequence[RawValue]) -> None:

@@ -31,11 +31,11 @@ from turnkeeper.api.problems import ProblemError, invalid, problem
 from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.temporal_calls import NO_SESSION, call_temporal
 from turnkeeper.api.timeouts import Timeouts
-from turnkeeper.features.tasks.session.task_input import NO_PARENT
 from turnkeeper.models.http_responses import ListedSession, SessionList
 from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.session.messages import deletion_id
 from turnkeeper.models.transcript.index_entry import IndexStatus
+from turnkeeper.models.transcript.task_view import NO_PARENT
 from turnkeeper.stores.cancellation import cancel_until_done
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.session_index import IndexedSession, IndexPosition, IndexQuery, SessionIndex, position_of

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Query
 
 from turnkeeper.api.dependencies import CallerDep, ServicesDep
 from turnkeeper.api.http.openapi import ANY, errors
+from turnkeeper.api.roles import access
 from turnkeeper.features.listing.lists import SessionLists
 from turnkeeper.models.http_responses import SessionList
 from turnkeeper.models.session.messages import USER_PATTERN
@@ -17,6 +18,7 @@ router = APIRouter(tags=["sessions"])
 
 
 @router.get("/workflow", operation_id="list_sessions", responses=errors(*ANY, "archive-unavailable"))
+@access("reader")
 async def get_sessions_list(
     services: ServicesDep,
     caller: CallerDep,

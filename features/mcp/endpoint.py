@@ -8,6 +8,8 @@ from fastapi import FastAPI
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from turnkeeper.api.http.event_stream import EVENT_STREAM
+from turnkeeper.api.roles import MAX_HISTORY_BYTES, Access
 from turnkeeper.api.services import Services
 
 PATH = "/mcp"
@@ -26,6 +28,11 @@ class McpEndpoint:
 
     The SDK is slow to load and takes 25 MB, so it is loaded at the first request.
     """
+
+    access: Access = "reader"
+    """Each method and each tool has a role of its own."""
+    max_body_size = MAX_HISTORY_BYTES
+    media_type = EVENT_STREAM
 
     def __init__(self) -> None:
         self._services: Services | None = None

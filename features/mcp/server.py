@@ -24,9 +24,8 @@ from mcp_types import (
 from pydantic import ValidationError
 from starlette.types import ASGIApp
 
-from turnkeeper.api.http.limits import MAX_HISTORY_BYTES
 from turnkeeper.api.problems import ProblemError
-from turnkeeper.api.roles import MCP_METHODS, require, require_for_fields
+from turnkeeper.api.roles import MAX_HISTORY_BYTES, require, require_for_fields
 from turnkeeper.api.services import Services
 from turnkeeper.features.mcp.results import (
     EXPECTED,
@@ -41,12 +40,13 @@ from turnkeeper.features.mcp.results import (
 from turnkeeper.features.mcp.tasks import (
     Context,
     TasksExtension,
-    audit_of_call,
     caller_of_call,
+    changes_of_call,
     is_declared,
     read_prompt_task,
 )
 from turnkeeper.features.mcp.tools import ALIASES, TOOLS, Work
+from turnkeeper.models.roles import Role
 from turnkeeper.stores.database.database import StoreUnavailableError
 
 log = logging.getLogger(__name__)
@@ -55,6 +55,20 @@ INSTRUCTIONS = (
     "Durable agents. create_task gives work to an agent and returns at once; get_task with wait_seconds waits for its "
     "result. Tasks go on when this connection ends. Calls of tools that change something may wait for a person."
 )
+
+METHODS: dict[str, Role] = {
+    "initialize": "reader",
+    "notifications/initialized": "reader",
+    "notifications/cancelled": "reader",
+    "ping": "reader",
+    "server/discover": "reader",
+    "tools/list": "reader",
+    "tools/call": "reader",  # each tool has a role of its own
+    "tasks/get": "reader",
+    "tasks/update": "approver",
+    "tasks/cancel": "writer",
+}
+"""The role that each method needs; any other method is refused."""
 
 LIST_MILLIS = 3_600_000
 """How long a client may cache the list of tools."""
@@ -109,16 +123,15 @@ async def _hide_internals(ctx: Context, call_next: CallNext) -> HandlerResult:
 
 async def _check_role(services: Services, ctx: Context, call_next: CallNext) -> HandlerResult:
     """Reject methods that the caller's role may not use, and those that no role is listed for."""
-    role = MCP_METHODS.get(ctx.method)
+    role = METHODS.get(ctx.method)
     if role is None and ctx.request_id is None:
         return None  # a notification, which has no answer
     if role is None:
         raise MCPError(METHOD_NOT_FOUND, "Method not found", ctx.method)
-    caller = caller_of_call(ctx)
     try:
-        require(caller, role)
+        with changes_of_call(services, ctx, operation=f"mcp:{ctx.method}").whole(must_change=False) as changes:
+            require(changes.caller, role)
     except ProblemError as error:
-        services.audit.note_refusal(caller, operation=f"mcp:{ctx.method}", status=403, session_id=None)
         raise rpc_error(error) from error
     return await call_next(ctx)
 
@@ -134,16 +147,16 @@ class ToolCalls:
         tool = TOOLS.get(ALIASES.get(params.name, params.name))
         if tool is None:
             raise MCPError(INVALID_PARAMS, f"There is no tool {params.name[:60]!r}.")
-        audit = audit_of_call(self._services, context, operation=f"mcp:{tool.name}")
+        changes = changes_of_call(self._services, context, operation=f"mcp:{tool.name}")
         try:
-            with audit.whole(must_record=not tool.hints.read_only_hint):
+            with changes.whole(must_change=not tool.hints.read_only_hint):
                 try:
                     arguments = tool.arguments.model_validate(params.arguments or {})
                 except ValidationError as error:
                     raise arguments_error(error) from error
-                require(audit.caller, tool.role)
-                require_for_fields(audit.caller, arguments)
-                answer = await tool.run(self._services, audit, arguments)
+                require(changes.caller, tool.role)
+                require_for_fields(changes.caller, arguments)
+                answer = await tool.run(self._services, changes, arguments)
             if not isinstance(answer, Work):
                 return tool_result(answer)
             return await self._handle_of(answer, context) or await self._result_of(answer)

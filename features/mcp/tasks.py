@@ -35,16 +35,16 @@ from pydantic import Field, JsonValue, ValidationError
 
 from turnkeeper.api.bodies import chat_url, session_links
 from turnkeeper.api.callers import Caller, caller_of
+from turnkeeper.api.changes import RequestChanges
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.services import Services
 from turnkeeper.api.store_calls import read_store, seconds_from_now
-from turnkeeper.features.access.audit.recorder import DECISIONS, RequestAudit
 from turnkeeper.features.mcp.approvals import ApprovalForm, AwaitingCall, awaiting_calls, read_decisions
 from turnkeeper.features.mcp.results import EXPECTED, arguments_error, is_temporary, rpc_error, sentence_of, task_result
 from turnkeeper.features.tasks.api.tasks import Tasks
 from turnkeeper.features.tasks.session.task_state import summary_of_answer, task_status
-from turnkeeper.features.tasks.stores.task_handles import TaskHandle
-from turnkeeper.models.http_responses import AuditAction, PromptFate, Task, TaskResult
+from turnkeeper.features.tasks.stores.task_handles import TaskHandle, TaskHandles
+from turnkeeper.models.http_responses import Action, PromptFate, Task, TaskResult
 from turnkeeper.models.ids import WorkflowId, session_id_of, tenant_of
 from turnkeeper.models.session.messages import CancelTurn, StateRequest
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState
@@ -187,10 +187,10 @@ def caller_of_call(context: Context) -> Caller:
     return caller
 
 
-def audit_of_call(services: Services, context: Context, *, operation: str) -> RequestAudit:
-    """Return the audit of this call. Raises `MCPError` if it came by no HTTP request, and so from nobody."""
+def changes_of_call(services: Services, context: Context, *, operation: str) -> RequestChanges:
+    """Return what says what this call changes. Raises `MCPError` if it came by no HTTP request, and so from nobody."""
     scope = context.request.scope if context.request else {}
-    return RequestAudit(services.audit, services.limits, caller_of_call(context), operation=operation, scope=scope)
+    return RequestChanges(services.observers, caller_of_call(context), operation=operation, scope=scope)
 
 
 def is_declared(context: Context) -> bool:
@@ -204,7 +204,7 @@ class TasksExtension:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._handles = services.stores.task_handles
+        self._handles = TaskHandles(services.stores.database)
 
     def install(self, server: Server[Any]) -> None:
         server.extensions[EXTENSION] = {}
@@ -265,12 +265,12 @@ class TasksExtension:
         return {"resultType": "complete"}
 
     async def _decide(self, context: Context, decisions: list[tuple[AwaitingCall, ApprovalForm]]) -> None:
-        audit = audit_of_call(self._services, context, operation="mcp:tasks/update")
+        changes = changes_of_call(self._services, context, operation="mcp:tasks/update")
         for call, form in decisions:
             request = call.decision(form)
             try:
-                async with audit.change(DECISIONS[form.decision], call.workflow_id, call_id=request.call_id):
-                    await self._services.sessions.resolve_approval(call.workflow_id, request, by=audit.caller.user)
+                async with changes.begin(form.decision, call.workflow_id, call_id=request.call_id):
+                    await self._services.sessions.resolve_approval(call.workflow_id, request, by=changes.caller.user)
             except ProblemError as problem:
                 if problem.problem.status not in (404, 409):  # the call no longer waits: somebody else has decided
                     raise
@@ -278,10 +278,10 @@ class TasksExtension:
     async def _cancel(self, context: Context, params: TaskParams) -> Answer:
         handle = await self._handle(context, params)
         try:
-            action: AuditAction = "cancel_task" if handle.message_id is None else "cancel"
-            audit = audit_of_call(self._services, context, operation="mcp:tasks/cancel")
-            async with audit.change(action, handle.session_id, message_id=handle.message_id):
-                await self._stop(handle, by=audit.caller.user)
+            action: Action = "cancel_task" if handle.message_id is None else "cancel"
+            changes = changes_of_call(self._services, context, operation="mcp:tasks/cancel")
+            async with changes.begin(action, handle.session_id, message_id=handle.message_id):
+                await self._stop(handle, by=changes.caller.user)
         except EXPECTED as error:
             if not (isinstance(error, ProblemError) and error.problem.status == 409):  # it has ended
                 raise rpc_error(error) from error

@@ -12,23 +12,22 @@ from mcp_types import Tool as McpTool
 from mcp_types import ToolAnnotations
 from pydantic import BaseModel, Field, StrictBool
 
-from turnkeeper.api.bodies import Id, MaybeBlank, PromptText, TaskMessage, default_input
+from turnkeeper.api.bodies import Id, MaybeBlank, PromptText, default_input
+from turnkeeper.api.changes import RequestChanges, Starts
 from turnkeeper.api.prompts.attachments import AttachmentBodies, attachments_of
 from turnkeeper.api.prompts.prompt_sender import new_prompt
 from turnkeeper.api.services import Services
-from turnkeeper.features.access.audit.recorder import RequestAudit
-from turnkeeper.features.access.session_limits import Starts
 from turnkeeper.features.mcp.tasks import links_of
-from turnkeeper.features.tasks.api.tasks import Tasks
+from turnkeeper.features.tasks.api.tasks import TaskMessage, Tasks
 from turnkeeper.features.tasks.session.task import CreateTask
-from turnkeeper.features.tasks.session.task_view import TaskStatus
 from turnkeeper.models.http_responses import Task, TaskPage
 from turnkeeper.models.ids import ID_PATTERN, PublicId, WorkflowId, session_id_of
 from turnkeeper.models.limits import Limits
+from turnkeeper.models.roles import Role
 from turnkeeper.models.session.queue.prompts import PromptMode, check_text
-from turnkeeper.models.settings.settings import Role
 from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.conversation import ConversationMessage, SessionStatus, TurnStatus
+from turnkeeper.models.transcript.task_view import TaskStatus
 from turnkeeper.models.wire import Frozen, Reason, Strict, UtcDatetime
 from turnkeeper.stores.session_index import IndexQuery
 
@@ -61,7 +60,7 @@ class Tool(Generic[Arguments]):
     description: str
     arguments: type[Arguments]
     output: type[BaseModel]
-    run: Callable[[Services, RequestAudit, Arguments], Awaitable[BaseModel | Work]]
+    run: Callable[[Services, RequestChanges, Arguments], Awaitable[BaseModel | Work]]
     hints: ToolAnnotations
 
     def listed(self) -> McpTool:
@@ -164,8 +163,8 @@ class Conversation(Frozen):
 # ---- what the tools do
 
 
-async def create_task(services: Services, audit: RequestAudit, arguments: CreateTask) -> Work:
-    receipt = await services.get(Tasks).create(arguments, audit)
+async def create_task(services: Services, changes: RequestChanges, arguments: CreateTask) -> Work:
+    receipt = await services.get(Tasks).create(arguments, changes)
     accepted = Task(
         task_id=receipt.task_id,
         workflow_id=receipt.workflow_id,
@@ -178,35 +177,35 @@ async def create_task(services: Services, audit: RequestAudit, arguments: Create
         temporal_url=receipt.temporal_url,
     )
     notes = [f"Warning: {warning.field}: {warning.message}" for warning in receipt.warnings]
-    return Work(audit.caller.workflow_id(receipt.task_id), None, accepted, notes)
+    return Work(changes.caller.workflow_id(receipt.task_id), None, accepted, notes)
 
 
-async def get_task(services: Services, audit: RequestAudit, arguments: GetTaskArguments) -> Task:
-    workflow_id = audit.caller.workflow_id(arguments.task_id)
+async def get_task(services: Services, changes: RequestChanges, arguments: GetTaskArguments) -> Task:
+    workflow_id = changes.caller.workflow_id(arguments.task_id)
     return await services.get(Tasks).get(workflow_id, wait_seconds=arguments.wait_seconds)
 
 
-async def list_tasks(services: Services, audit: RequestAudit, arguments: ListTasksArguments) -> TaskPage:
-    query = IndexQuery(tenant=audit.caller.tenant, task_status=arguments.status, parent=arguments.parent)
+async def list_tasks(services: Services, changes: RequestChanges, arguments: ListTasksArguments) -> TaskPage:
+    query = IndexQuery(tenant=changes.caller.tenant, task_status=arguments.status, parent=arguments.parent)
     return await services.get(Tasks).list(query, limit=arguments.limit, cursor=arguments.cursor)
 
 
-async def message_task(services: Services, audit: RequestAudit, arguments: MessageTaskArguments) -> Task:
-    workflow_id = audit.caller.workflow_id(arguments.task_id)
-    await services.get(Tasks).message(workflow_id, TaskMessage(**arguments.model_dump(exclude={"task_id"})), audit)
+async def message_task(services: Services, changes: RequestChanges, arguments: MessageTaskArguments) -> Task:
+    workflow_id = changes.caller.workflow_id(arguments.task_id)
+    await services.get(Tasks).message(workflow_id, TaskMessage(**arguments.model_dump(exclude={"task_id"})), changes)
     return await services.get(Tasks).get(workflow_id)
 
 
-async def cancel_task(services: Services, audit: RequestAudit, arguments: CancelTaskArguments) -> Task:
-    workflow_id = audit.caller.workflow_id(arguments.task_id)
-    async with audit.change("cancel_task", workflow_id):
+async def cancel_task(services: Services, changes: RequestChanges, arguments: CancelTaskArguments) -> Task:
+    workflow_id = changes.caller.workflow_id(arguments.task_id)
+    async with changes.begin("cancel_task", workflow_id):
         return await services.get(Tasks).cancel(workflow_id, reason=arguments.reason)
 
 
 async def get_conversation(
-    services: Services, audit: RequestAudit, arguments: GetConversationArguments
+    services: Services, changes: RequestChanges, arguments: GetConversationArguments
 ) -> Conversation:
-    workflow_id = audit.caller.workflow_id(arguments.workflow_id)
+    workflow_id = changes.caller.workflow_id(arguments.workflow_id)
     page = await services.transcripts.page(workflow_id, before=arguments.before, limit=arguments.limit)
     return Conversation(
         workflow_id=session_id_of(workflow_id),
@@ -230,16 +229,16 @@ def _conversation_turn(turn: ConversationMessage) -> ConversationTurn:
     )
 
 
-async def send_prompt(services: Services, audit: RequestAudit, arguments: SendPromptArguments) -> Work:
-    workflow_id = audit.caller.workflow_id(arguments.workflow_id)
+async def send_prompt(services: Services, changes: RequestChanges, arguments: SendPromptArguments) -> Work:
+    workflow_id = changes.caller.workflow_id(arguments.workflow_id)
     starts: Starts = "unless it exists" if arguments.start else "nothing"
-    async with audit.change("prompt", workflow_id, message_id=arguments.id, starts=starts) as entry:
+    async with changes.begin("prompt", workflow_id, message_id=arguments.id, starts=starts) as entry:
         check_text(arguments.message, limits=Limits(), field="message", may_be_blank=bool(arguments.attachments))
         prepared = await services.attachments.prepare(workflow_id, attachments_of(arguments.attachments))
         prompt = new_prompt(
             arguments.message, message_id=arguments.id, mode=arguments.mode, attachments=prepared.attachments
         )
-        start = default_input(services.settings, workflow_id, user=audit.caller.user) if arguments.start else None
+        start = default_input(services.settings, workflow_id, user=changes.caller.user) if arguments.start else None
         entry.message_id = message_id = await services.sender.send(
             workflow_id, prompt, start=start, contents=prepared.contents
         )

@@ -18,7 +18,6 @@ from turnkeeper.activities.model_request.spending import Spending
 from turnkeeper.activities.own_workflow import WorkflowSilentError, current_session_id, query_own_workflow
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.features.tasks.rules.condensing import LongTexts, batches, condensed_prompt, read_answer
-from turnkeeper.features.tasks.rules.history_policy import HandOffPresets
 from turnkeeper.features.tasks.rules.inheritance import MAX_PAGES, Inheritance
 from turnkeeper.features.tasks.session.new_sub_task import (
     CondenseCall,
@@ -36,6 +35,7 @@ from turnkeeper.models.errors import TaskValidationError
 from turnkeeper.models.ids import sibling_id
 from turnkeeper.models.limits import LARGE_RESULT_BYTES
 from turnkeeper.models.session.messages import StateRequest
+from turnkeeper.models.settings.history_policy import HandOffPresets
 from turnkeeper.models.transcript.conversation import ConversationState
 from turnkeeper.models.transcript.trajectory import BlobRef, ToolResult, Usage
 from turnkeeper.models.wire import Frozen

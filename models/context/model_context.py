@@ -17,9 +17,7 @@ from typing import Annotated
 from pydantic import BeforeValidator
 
 from turnkeeper.models.bounds import bound_json
-from turnkeeper.models.context.evicted import Evicted, EvictedState
-from turnkeeper.models.context.eviction import Eviction
-from turnkeeper.models.context.left_out import messages_to_summarise
+from turnkeeper.models.context.eviction import Evicted, EvictedState, Eviction, messages_to_summarise
 from turnkeeper.models.context.model_view import ModelView, ViewState, head_tokens
 from turnkeeper.models.context.summary import FILES_CHARS, SUMMARY_CHARS, next_summary
 from turnkeeper.models.context.view_entries import ViewEntry, texts_of

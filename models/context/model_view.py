@@ -10,7 +10,7 @@ What the model reads is true:
 - No two user messages are neighbours. Prompts that come together are one message. A turn that ended without an answer
   has a note in its place (`models/transcript/notes.py`).
 - What stands behind a user message belongs to its turn, or is a note or the summary. A turn of which anything stays
-  keeps its prompt. Where messages are missing, a note says so, or the summary does (`left_out.py`).
+  keeps its prompt. Where messages are missing, a note says so, or the summary does (`eviction.py`).
 - So texts of the assistant can be neighbours: an answer, and notes behind it. Encoders join them where a vendor wants
   roles to alternate.
 
@@ -27,8 +27,16 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from turnkeeper.models.context.eviction import Eviction, head_indexes, oldest_to_evict, permanent_entries, tail_indexes
-from turnkeeper.models.context.left_out import arranged, notes_between, summary_entry
+from turnkeeper.models.context.eviction import (
+    Eviction,
+    arranged,
+    head_indexes,
+    notes_between,
+    oldest_to_evict,
+    permanent_entries,
+    summary_entry,
+    tail_indexes,
+)
 from turnkeeper.models.context.summary import Summary
 from turnkeeper.models.context.view_entries import (
     ViewEntry,
@@ -73,6 +81,8 @@ class ModelView:
 
     def __init__(self, state: ViewState, transcript: Transcript) -> None:
         """Render the entries of `state`; all but detached ones refer to turns in `transcript` (SES-14)."""
+        self._rest = state.model_copy(update={"entries": []})
+        """What is carried without an attribute of its own; replaced with every change."""
         self.summary = state.summary
         """The summary of evicted messages, if there is one."""
         self.segment = state.segment
@@ -83,7 +93,8 @@ class ModelView:
 
     @property
     def state(self) -> ViewState:
-        return ViewState(entries=[entry.ref for entry in self._entries], summary=self.summary, segment=self.segment)
+        entries = [entry.ref for entry in self._entries]
+        return self._rest.model_copy(update={"entries": entries, "summary": self.summary, "segment": self.segment})
 
     @property
     def entries(self) -> Sequence[ViewEntry]:

@@ -34,15 +34,16 @@ class ConversationHistoryConfig(Strict):
     """How much of a conversation the model sees (CTX-1). All numbers count messages."""
 
     max_messages: int = Field(100, ge=0)
-    """More messages than this start an eviction; 0 turns trimming off."""
+    """The most messages that the model sees; beyond it, the oldest are evicted. 0: no limit."""
     summarize_on_trim: bool = False
-    """Whether evicted messages are summarised, which costs a model call (CTX-5)."""
+    """Whether evicted messages are summarised, at the price of a model call (CTX-5); at most one for every 10
+    messages."""
     preserve_first_n: int = Field(1, ge=0)
-    """Messages at the start that always stay."""
+    """Messages at the beginning that are always sent."""
     preserve_last_n: int = Field(20, ge=0)
-    """Messages at the end that always stay."""
+    """Messages at the end that are always sent."""
     evict_block: int = Field(35, ge=0)
-    """Messages evicted at once in a session, so that the prompt's prefix stays the same for many calls (CTX-4).
+    """Messages that are evicted at once, so that the vendor's prompt cache stays valid for many calls (CTX-4).
 
     With 35, input costs 40 % less than with 10: measured in long sessions, by the vendors' cache rules.
     """

@@ -40,4 +40,4 @@ ATTRIBUTE_TYPES: Mapping[str, str] = {
 }
 """The search attributes of sessions, with their types as Temporal's command line has them (SES-17).
 
-`workflows/search_attributes.py` says what they mean, and has them for the SDK."""
+`stores/temporal/search_attributes.py` says what they mean, and has them for the SDK."""

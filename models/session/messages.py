@@ -1,28 +1,81 @@
-"""Messages to and from a session, and its input (SES-4, SES-8).
+"""A session's input, what it carries from one run to the next, and messages to and from it (SES-4, SES-8, SES-14).
 
-These models are public API of running sessions: new fields have defaults (SES-19).
+These models are public API of running sessions: new fields have defaults (SES-19). `docs/extending.md` lists the places
+of a new field.
 """
 
-import re
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError, WithJsonSchema
+from pydantic import BaseModel, Field, JsonValue, ValidationError, WithJsonSchema
 
-from turnkeeper.features.tasks.rules.enrichment import first_prompt
-from turnkeeper.features.tasks.rules.history_policy import HandOffPresets
-from turnkeeper.features.tasks.session.task_input import TaskInput
-from turnkeeper.features.tasks.session.task_state import TaskOutcome
-from turnkeeper.models.context.context_view import TURNS_A_PAGE
+from turnkeeper.models.context.model_context import ContextState
 from turnkeeper.models.context.window import ConversationHistoryConfig, HistoryChange
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import ID_PATTERN, MODEL_PATTERN, WorkflowId, split_model
 from turnkeeper.models.limits import MIN_STATE_BYTES, Limits, LimitsChange
-from turnkeeper.models.session.carried_state import CarriedState
+from turnkeeper.models.replay_text.turns import MovedEvents
+from turnkeeper.models.session.archive.archive_health import ArchiveState
 from turnkeeper.models.session.defaults import DEFAULT_MODEL, DEFAULT_SYSTEM_PROMPT
-from turnkeeper.models.session.queue.prompts import PromptSignal, check_text, rejection_for
+from turnkeeper.models.session.queue.prompt_queue import QueueState
+from turnkeeper.models.session.queue.prompts import PromptSignal, rejection_for
+from turnkeeper.models.session.refused_parts import RefusalState
+from turnkeeper.models.session.tools.session_tools import ToolsState
 from turnkeeper.models.session.tools.tool_policy import ToolNames, ToolPolicy
+from turnkeeper.models.session.turn.running_turn import CarriedTurn
 from turnkeeper.models.texts.one_line import one_line
-from turnkeeper.models.wire import Change, Compact, Frozen, Person, Reason, Strict, UndecodablePayload, UtcDatetime
+from turnkeeper.models.transcript.model_call import CompactUsage
+from turnkeeper.models.transcript.trajectory import Usage
+from turnkeeper.models.transcript.transcript import TranscriptState
+from turnkeeper.models.wire import (
+    Change,
+    Compact,
+    FeatureData,
+    Frozen,
+    Person,
+    Reason,
+    Strict,
+    UndecodablePayload,
+    UtcDatetime,
+)
+
+
+class SessionFacts(Compact):
+    """The carried fields that belong to no part of the session."""
+
+    created_at: UtcDatetime
+    revision: int
+    request_count: int = 0
+    usage: Usage = Usage()
+    tasks_usage: Usage = Usage()
+    """The share that tasks have used."""
+    usage_between_turns: CompactUsage = None
+    """Usage of tasks that ended when no turn was running: the next turn shows it."""
+    ending: str | None = None
+    """Why the session is ending; `None`: it is not ending."""
+    moved_events: MovedEvents = MovedEvents()
+
+
+class CarriedState(SessionFacts):
+    """The whole state of a session, carried from one run to the next (SES-14). Under 1 MB.
+
+    Each part is the state of one class and is defined beside it.
+    """
+
+    transcript: TranscriptState = TranscriptState()
+    queue: QueueState = QueueState()
+    context: ContextState = ContextState()
+    tools: ToolsState = ToolsState()
+    refusals: RefusalState = RefusalState()
+    """The parts that its model has refused: `Session.refusals`."""
+    archive: ArchiveState = ArchiveState()
+    features: FeatureData = {}
+    """Of each `SessionPart` that has anything to carry."""
+    running: CarriedTurn | None = None
+
+    @property
+    def facts(self) -> SessionFacts:
+        return SessionFacts(**{name: getattr(self, name) for name in SessionFacts.model_fields})
+
 
 SUFFIX = "/delete"
 
@@ -124,10 +177,8 @@ class SessionInput(Frozen):
     """URL of this session's chat page, for a link in the Temporal Web UI (SES-17)."""
     first_prompt: PromptSignal | str | None = None
     """Handled like a signal at the start."""
-    task: TaskInput | None = None
-    """Set if the session is a task; its first prompt is made from the task's context."""
-    hand_off: HandOffPresets | None = Field(None, exclude_if=lambda presets: presets is None)
-    """The operator's presets for the histories of its tasks; `None`: ours (CTX-9)."""
+    features: FeatureData = Field({}, exclude_if=lambda features: not features)
+    """What a feature needs to know, such as the task that the session is."""
     carried: CarriedState | None = None
 
 
@@ -183,6 +234,10 @@ class UpdatesRequest(Strict):
     limit: int | None = Field(None, ge=1, le=10_000)
 
 
+TURNS_A_PAGE = 500
+"""Turns that a page of the context view has, unless the request says otherwise."""
+
+
 class ContextRequest(Strict):
     """Argument of `get_context_view`: the newest `limit` turns, or those before turn number `before` (CTX-8)."""
 
@@ -213,6 +268,14 @@ class ReplayRequest(Strict):
     max_history: int = Field(20, ge=0, le=10_000)
 
 
+class FeatureMessage(Compact):
+    """Argument of the signal `feature_message`: a message of another session to the same feature of this one."""
+
+    feature: str
+    kind: str
+    body: dict[str, JsonValue] = {}
+
+
 class CancelReceipt(Compact):
     """Answer of `cancel_turn`: whether there was a turn to stop."""
 
@@ -220,12 +283,12 @@ class CancelReceipt(Compact):
 
 
 class SessionEnd(Compact):
-    """The workflow's result. `task`: what came of the task that the session was."""
+    """The workflow's result, with what features add."""
 
     status: str
     turn_count: int
     reason: str | None = None
-    task: TaskOutcome | None = None
+    features: FeatureData = {}
 
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -282,12 +345,6 @@ def read_end(raw: object) -> EndSession:
         return EndSession(discard_queue=isinstance(raw, dict) and raw.get("discard_queue") is True)
 
 
-def initial_configuration(start: SessionInput) -> SessionInput:
-    """Return the configuration of a session."""
-    task = start.task and start.task.without_context
-    return start.model_copy(update={"carried": None, "first_prompt": None, "task": task})
-
-
 def configured(current: SessionInput, change: Configure) -> SessionInput:
     """Return the configuration with `change` applied. Raises `RejectedError` naming the field (SES-8)."""
     update: dict[str, Any] = change.model_dump(include={"title", "tools", "tool_policy"}, exclude_none=True)
@@ -300,45 +357,6 @@ def configured(current: SessionInput, change: Configure) -> SessionInput:
     if change.history is not None:
         update["history"] = _merged("history", current.history, change.history)
     return current.model_copy(update=update)
-
-
-MAX_START_BYTES = 1_500_000
-"""Maximum of a start, as JSON: at 2 MB Temporal fails the workflow task."""
-
-
-def read_start(raw: object, *, extra_arguments: int) -> SessionInput:
-    """Parse the workflow's argument. Raises `RejectedError` naming the field (SES-4)."""
-    if extra_arguments:
-        raise RejectedError("invalid", "A session is started with one JSON object, or nothing.")
-    return parse(SessionInput, raw)
-
-
-def check_outside_start(start: SessionInput) -> None:
-    """Check a start that continues no run: it brings no state. Raises `RejectedError` naming the field (SES-10)."""
-    if start.carried is not None:
-        raise RejectedError(
-            "invalid", "carried: only the run before brings it. To copy a session, import or fork it.", field="carried"
-        )
-    check_start(start)
-    if start.task and start.first_prompt is None:
-        if start.task.context is None:
-            raise RejectedError("invalid", "task.context: give it, or a first_prompt.", field="task.context")
-        check_text(first_prompt(start.task.context), limits=start.limits, field="task.context")
-    size = len(start.model_dump_json().encode())
-    if size > MAX_START_BYTES:
-        raise RejectedError("invalid", f"The input has {size:,} bytes of JSON; {MAX_START_BYTES:,} are allowed.")
-
-
-def check_start(start: SessionInput, *, user_pattern: str = USER_PATTERN) -> None:
-    """Check model, limits, user and title. Raises `RejectedError` naming the field."""
-    split_model(start.model)
-    check_limits(start.limits)
-    if start.user is not None and re.fullmatch(user_pattern, start.user) is None:
-        raise RejectedError(
-            "invalid", "user: letters, digits, space and ' . _ @ + ~ - are allowed, 64 at most.", field="user"
-        )
-    if start.title is not None and not 1 <= len(start.title) <= 120:
-        raise RejectedError("invalid", "title: 1 to 120 characters are allowed.", field="title")
 
 
 def check_limits(limits: Limits) -> None:

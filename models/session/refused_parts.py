@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field
 from pydantic_core import to_json
 
-from turnkeeper.models.session.tools.tool_list import tools_digest
+from turnkeeper.models.session.tools.session_tools import tools_digest
 from turnkeeper.models.transcript.model_call import RequestHead
 from turnkeeper.models.transcript.refused_parts import RefusedPart
 from turnkeeper.models.wire import Compact, Items

@@ -5,33 +5,31 @@ can show raises the revision exactly once (SES-12): recorded runs depend on its 
 arguments.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from typing import ClassVar, TypeVar
 
+from pydantic import JsonValue
 from pydantic_core import to_json
 
-from turnkeeper.features.tasks.session.allowance import Accounts, Allowance, Amount
-from turnkeeper.features.tasks.session.sub_tasks import SubTasks
-from turnkeeper.features.tasks.session.task_specs import REPORT_PROGRESS_SPEC, RUN_TASK_SPEC
-from turnkeeper.features.tasks.session.task_state import OwnTask, TaskChange, TaskOutcome
-from turnkeeper.features.tasks.session.task_view import SubTask
 from turnkeeper.models.context.model_context import ModelContext
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import PublicId
 from turnkeeper.models.session.approvals import ApprovalReceipt, ResolveApproval, check_decision
 from turnkeeper.models.session.archive.archive_health import ArchiveHealth
 from turnkeeper.models.session.archive.archive_messages import ArchiveMove
-from turnkeeper.models.session.carried_state import CarriedState
-from turnkeeper.models.session.messages import Configure, SessionInput, configured, initial_configuration, make_title
+from turnkeeper.models.session.messages import CarriedState, Configure, SessionInput, configured, make_title
 from turnkeeper.models.session.queue.prompt_queue import PromptQueue
-from turnkeeper.models.session.queue.prompts import WIDEST, Prompt, id_in, read_prompt
+from turnkeeper.models.session.queue.prompts import WIDEST, Prompt, PromptSignal, id_in, read_prompt
 from turnkeeper.models.session.refused_parts import SessionRefusals
 from turnkeeper.models.session.tools.session_tools import SessionTools
+from turnkeeper.models.session.turn.budgets import Budgets
 from turnkeeper.models.session.turn.running_turn import RunningTurn
 from turnkeeper.models.session.turn.turn_slot import TurnSlot
 from turnkeeper.models.transcript.attachments import json_bytes
 from turnkeeper.models.transcript.conversation import ConversationMessage, SessionStatus
 from turnkeeper.models.transcript.model_call import RequestHead, ToolSpec
+from turnkeeper.models.transcript.task_view import SubTask, TaskStatus, TaskView
 from turnkeeper.models.transcript.trajectory import ToolResult, Usage
 from turnkeeper.models.transcript.transcript import Transcript
 
@@ -44,10 +42,106 @@ MAX_CARRIED_BYTES = 1_800_000
 _CLOSED = {"ended": "has ended", "cancelled": "was cancelled", "terminated": "was terminated"}
 
 
-def own_tools(config: SessionInput) -> list[ToolSpec]:
-    """Return the tools that a session runs itself."""
-    tasks = [RUN_TASK_SPEC] if config.limits.max_task_depth else []
-    return [*tasks, REPORT_PROGRESS_SPEC] if config.task else tasks
+PartData = Mapping[str, JsonValue]
+
+
+class SessionPart:
+    """What a feature adds to a session: state and rules. Each hook adds nothing, unless a feature overrides it.
+
+    A part calls `on_change` of its session for every change that a query can show.
+    """
+
+    name: ClassVar[str]
+    """The feature's."""
+
+    def __init__(self, session: "Session", input_data: PartData, carried: PartData) -> None:
+        """Begin with what the session's input has for the feature, and what the last run has carried."""
+
+    @classmethod
+    def check_start(cls, start: SessionInput) -> None:
+        """Check what the input of a new session has for the feature. Raises `RejectedError` naming the field."""
+
+    def first_prompt(self, new_id: str) -> PromptSignal | None:
+        """Return the prompt of a new session whose input has none; its id may be `new_id`."""
+        return None
+
+    @property
+    def tools(self) -> list[ToolSpec]:
+        """The tools that the feature runs itself, as they are offered now."""
+        return []
+
+    @property
+    def unoffered_tools(self) -> list[ToolSpec]:
+        """Tools that it would run, but does not offer now."""
+        return []
+
+    def budgets(self, budgets: Budgets) -> Budgets:
+        """Return the running turn's budgets with what the feature knows of them."""
+        return budgets
+
+    def end_turn(self) -> None:
+        """Finish what the feature does in the running turn, which ends now."""
+
+    # ---- what people see
+
+    @property
+    def task(self) -> TaskView | None:
+        """The task that the session is."""
+        return None
+
+    @property
+    def task_status(self) -> TaskStatus | None:
+        return None
+
+    @property
+    def sub_tasks(self) -> list[SubTask]:
+        """The tasks that it has started."""
+        return []
+
+    @property
+    def open_seconds(self) -> float | None:
+        """How long the session waits for further prompts after an answer; `None`: until somebody ends it."""
+        return None
+
+    # ---- the next run
+
+    @property
+    def kept_input(self) -> dict[str, JsonValue]:
+        """What the next run gets of its input; empty: nothing."""
+        return {}
+
+    @property
+    def state(self) -> dict[str, JsonValue]:
+        """What the next run gets; empty: nothing."""
+        return {}
+
+    @property
+    def carried_bytes(self) -> int:
+        """JSON bytes of `state`, if it can grow."""
+        return 0
+
+
+PartT = TypeVar("PartT", bound=SessionPart)
+
+_parts: tuple[type[SessionPart], ...] = ()
+
+
+def use_parts(parts: Iterable[type[SessionPart]]) -> None:
+    """Give these parts to every session of this process that is built from now on: once, before the first one."""
+    global _parts  # Temporal builds workflows itself, and gives them only their input
+    _parts = tuple(parts)
+
+
+def used_parts() -> tuple[type[SessionPart], ...]:
+    return _parts
+
+
+def check_features(names: Iterable[str]) -> None:
+    """Raise `RejectedError` for a feature that this process does not have: nothing of it may get lost."""
+    enabled = [part.name for part in _parts]
+    if missing := sorted(set(names) - set(enabled)):
+        message = f"features: {missing[0]!r} is not enabled here; enabled are {', '.join(enabled) or 'none'}."
+        raise RejectedError("invalid", message, field="features")
 
 
 class Session:
@@ -64,35 +158,39 @@ class Session:
         """Begin a session, or continue the one in `start.carried` (SES-14).
 
         `session_id` is without the tenant: a session only knows ids of its own tenant. Every change calls
-        `on_revision`.
+        `on_revision`. Raises `RejectedError` if it has anything of a feature that this process does not have.
         """
         state = start.carried or CarriedState(created_at=now, revision=0)
+        check_features([*start.features, *state.features])
         self.id = session_id
-        self.config = initial_configuration(start)
+        self.config = start.model_copy(update={"carried": None, "first_prompt": None})
         self.facts = state.facts
         """The carried fields of no part; replaced with every change."""
         self._on_revision = on_revision
         self.transcript = Transcript(state.transcript, page_bytes=start.limits.page_bytes)
-        self.queue = PromptQueue(state.queue, limits=start.limits, on_change=self._changed)
+        self.queue = PromptQueue(state.queue, limits=start.limits, on_change=self.on_change)
         self.context = ModelContext(state.context, self.transcript, on_change=lambda: self.turn_slot.publish())
         self.tools = SessionTools(
-            state.tools, self.context.view, own=lambda: own_tools(self.config), on_change=self._changed
+            state.tools,
+            self.context.view,
+            own=lambda: [tool for part in self.parts for tool in part.tools],
+            unoffered=lambda: [tool for part in self.parts for tool in part.unoffered_tools],
+            on_change=self.on_change,
         )
         self.refusals = SessionRefusals(state.refusals)
-        self.archive = ArchiveHealth(state.archive, on_change=self._changed)
-        self.sub_tasks = SubTasks(state.tasks, session_id=session_id, on_change=self._changed)
-        self.accounts = Accounts(state.accounts, session_id=session_id)
-        in_tree = start.task and start.task.allowance
-        self.allowance = Allowance(in_tree, state.allowance, task_id=session_id) if in_tree else None
-        """`None`: the session is the root of a tree."""
+        self.archive = ArchiveHealth(state.archive, on_change=self.on_change)
         self.turn_slot = TurnSlot(
             state.running,
             self.transcript,
             self.context,
-            raise_revision=self._changed,
+            raise_revision=self.on_change,
             on_usage=lambda usage: self._update(usage=self.facts.usage + usage),
         )
-        self.own_task = OwnTask(state.task, self.config.task, self.turn_slot, on_change=self._changed)
+        data = ((part, start.features.get(part.name, {}), state.features.get(part.name, {})) for part in _parts)
+        self.parts = [part(self, input_data, carried) for part, input_data, carried in data]
+        """What features add."""
+        features = {part.name: part.kept_input for part in self.parts if part.kept_input}
+        self.config = self.config.model_copy(update={"features": features})
         self.room = Room(self)
         self.closed: SessionStatus | None = None
         self._head: RequestHead | None = None
@@ -106,6 +204,39 @@ class Session:
     @property
     def revision(self) -> int:
         return self.facts.revision
+
+    def part(self, kind: type[PartT]) -> PartT:
+        """Return the part of this class. Raises `StopIteration` if the feature is not enabled."""
+        return next(part for part in self.parts if isinstance(part, kind))
+
+    @property
+    def task(self) -> TaskView | None:
+        """The task that the session is."""
+        return next((task for part in self.parts if (task := part.task)), None)
+
+    @property
+    def task_status(self) -> TaskStatus | None:
+        """The status of that task."""
+        return next((status for part in self.parts if (status := part.task_status)), None)
+
+    @property
+    def sub_tasks(self) -> list[SubTask]:
+        """The tasks that it has started: all that are open and the newest others, oldest first."""
+        return [task for part in self.parts for task in part.sub_tasks]
+
+    @property
+    def open_seconds(self) -> float | None:
+        """How long it waits for further prompts after an answer; `None`: until somebody ends it."""
+        times = (part.open_seconds for part in self.parts)
+        return min((seconds for seconds in times if seconds is not None), default=None)
+
+    @property
+    def budgets(self) -> Budgets:
+        """The running turn's budgets, with what features know of them."""
+        budgets = self.turn_slot.running().budgets
+        for part in self.parts:
+            budgets = part.budgets(budgets)
+        return budgets
 
     @property
     def status(self) -> SessionStatus:
@@ -161,7 +292,7 @@ class Session:
             is_taken = sent_id is None or self.has_prompt(sent_id)
             message_id = new_id if is_taken else sent_id or new_id
             self.queue.record(message_id, "rejected", at=now, rejection=rejection)
-            self._changed()
+            self.on_change()
             return None
         if self.has_prompt(prompt.id):
             return None
@@ -170,7 +301,7 @@ class Session:
             self.queue.record(prompt.id, "discarded", at=now, rejection=late)
         else:
             self.queue.accept(prompt, turn_is_running=self.turn is not None)
-        self._changed()
+        self.on_change()
         return None if late else prompt
 
     def has_prompt(self, message_id: str) -> bool:
@@ -210,7 +341,7 @@ class Session:
             user_timestamp=prompt.sent_at or prompt.received_at,
             usage=self.facts.usage_between_turns,
             tasks_usage=self.facts.usage_between_turns,
-            revision=self._changed(),
+            revision=self.on_change(),
             retries=prompt.retries,
             agent=self.config.agent,
         )
@@ -268,32 +399,17 @@ class Session:
 
     def end_turn(self, message: ConversationMessage) -> None:
         """End the running turn; `message` is the turn with its outcome."""
-        self.sub_tasks.end_foreground()
-        self.note_used()
+        for part in self.parts:
+            part.end_turn()
         self.turn_slot.end(message)
-        if self.allowance:
-            self.allowance.return_rest(self.used)
         self.queue.requeue_steering()
 
-    # ---- its tasks
+    def count_tasks(self, usage: Usage | None, *, is_blocked: bool, now: datetime) -> None:
+        """Count what its tasks have used, for the session and for the running turn, or else for the next one.
 
-    def change_sub_task(self, change: TaskChange, *, now: datetime) -> SubTask | None:
-        """Record the progress of one of the session's tasks; while a person decides for it, the turn's clock is paused.
-
-        Returns the task as it was before; `None`: nothing has changed.
+        `is_blocked`: one that the turn waits for needs a person's decision, which pauses the turn's clock.
         """
-        before = self.sub_tasks.change(change)
-        self._count_task(change.task_id, change.usage, now=now)
-        return before
-
-    def end_sub_task(self, task_id: str, outcome: TaskOutcome, *, now: datetime) -> None:
-        """Record what came of a task that the running turn has waited for."""
-        self.sub_tasks.end(task_id, outcome.status)
-        self._count_task(task_id, outcome.usage, now=now)
-
-    def _count_task(self, task_id: str, usage: Usage | None, *, now: datetime) -> None:
-        """Count what a task has used, for the session and for the running turn, or else for the next one."""
-        facts, usage = self.facts, self.sub_tasks.add_usage(task_id, usage)
+        facts = self.facts
         if usage:
             self._update(usage=facts.usage + usage, tasks_usage=facts.tasks_usage + usage)
         if usage and self.turn:
@@ -301,19 +417,8 @@ class Session:
             self.turn_slot.change(turn.with_message(tasks_usage=(turn.message.tasks_usage or Usage()) + usage))
         elif usage:
             self._update(usage_between_turns=(facts.usage_between_turns or Usage()) + usage)
-        is_blocked = self.sub_tasks.has_blocking_approval
         if self.turn and self.turn.has_blocked_task != is_blocked:
             self.turn_slot.change(self.turn.with_blocked_task(is_blocked, now=now))
-
-    @property
-    def used(self) -> Amount:
-        """The usage of the session itself, without its tasks."""
-        return Amount.of(self.facts.usage - self.facts.tasks_usage)
-
-    def note_used(self) -> None:
-        """Note in its account what the running turn has used itself."""
-        if self.turn:
-            self.accounts.note_used(self.turn.message.id, Amount.of(self.turn.own_usage))
 
     # ---- the archive
 
@@ -337,7 +442,7 @@ class Session:
             self._update(moved_events=self.facts.moved_events.with_turns(move.turns))
         self.context.evict_over_bytes(self.config.history, max_bytes=self.config.limits.view_bytes)
         self.archive.record_success(now=now)
-        self._changed()
+        self.on_change()
 
     # ---- configuration and end
 
@@ -349,7 +454,7 @@ class Session:
             self.context.view.open_segment()
         if change.tool_policy is not None:
             self.tools.end_allowances()  # the new policy replaces earlier allowances
-        self._changed()
+        self.on_change()
 
     def end(self, reason: str, *, discard_queue: bool, now: datetime) -> None:
         """Accept no more prompts; with `discard_queue`, discard the waiting ones (SES-8)."""
@@ -357,13 +462,13 @@ class Session:
             self._update(ending=reason)
         if discard_queue:
             self.queue.discard_all(reason, at=now)
-        self._changed()
+        self.on_change()
 
     def close(self, status: SessionStatus, *, reason: str, now: datetime) -> None:
         """Set the final status and discard all waiting prompts (SES-9)."""
         self.queue.discard_all(reason, at=now)
         self.closed = status
-        self._changed()
+        self.on_change()
 
     # ---- the next run
 
@@ -382,7 +487,7 @@ class Session:
         while len(self.queue) and self.room.carried_bytes > MAX_CARRIED_BYTES + max(0, book.leaving_bytes - max_bytes):
             self.queue.reject_last(rejection, at=now)
         book.bound_leaving(max_bytes=max_bytes, rejections_only=False)
-        self._changed()
+        self.on_change()
 
     def carry(self) -> SessionInput:
         """Return the input of the next run: the whole state, with the running turn (SES-14)."""
@@ -397,17 +502,15 @@ class Session:
             tools=self.tools.state,
             refusals=self.refusals.state,
             archive=self.archive.state,
-            task=self.own_task.state,
-            tasks=self.sub_tasks.state,
-            accounts=self.accounts.state,
-            allowance=self.allowance and self.allowance.state,
+            features={part.name: state for part in self.parts if (state := part.state)},
             running=self.turn.carried if self.turn else None,
         )
         return self.config.model_copy(update={"carried": state})
 
     # ---- inside
 
-    def _changed(self) -> int:
+    def on_change(self) -> int:
+        """Note a change that a query can show, and return the new revision."""
         self._update(revision=self.revision + 1)
         self._on_revision()
         return self.revision
@@ -485,9 +588,9 @@ class Room:
     def _bytes_beside_queue(self) -> int:
         """Return the size of the carried state without turns and queue."""
         session = self._session
-        tasks = session.own_task.state.carried_bytes + session.sub_tasks.carried_bytes + session.accounts.carried_bytes
+        features = sum(part.carried_bytes for part in session.parts)
         tools = session.tools.carried_bytes + session.refusals.carried_bytes
-        return ENVELOPE_BYTES + self._config_bytes() + tasks + tools + session.context.carried_bytes
+        return ENVELOPE_BYTES + self._config_bytes() + features + tools + session.context.carried_bytes
 
     def _config_bytes(self) -> int:
         """Return the JSON bytes of the configuration, cached until it changes."""

@@ -5,16 +5,18 @@ Every answer is bounded, and its cost depends on its own size, not on that of th
 
 from collections.abc import Sequence
 
-from turnkeeper.features.tasks.session.task_state import TaskChange, TaskOutcome, bound_answer, task_status
-from turnkeeper.features.tasks.session.task_view import FINAL, TaskStatus, TaskView
-from turnkeeper.models.context.context_view import ContextView, context_view
+from turnkeeper.models.context.context_report import context_view
+from turnkeeper.models.context.context_view import ContextView
 from turnkeeper.models.replay_text.turns import ReplayTurns
 from turnkeeper.models.session.approvals import PendingApprovals, pending_approvals
 from turnkeeper.models.session.messages import ContextRequest, StateRequest, UpdatesRequest
 from turnkeeper.models.session.queue.prompt_queue import QUEUED_PROMPT_BYTES
 from turnkeeper.models.session.queue.prompts import ParkedPrompt, Prompt, QueuedPrompt, QueueView
 from turnkeeper.models.session.session import Session
+from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.conversation import ConversationState, ConversationUpdate, SessionSummary
+from turnkeeper.models.transcript.index_entry import IndexEntry, IndexStatus, make_preview
+from turnkeeper.models.transcript.task_view import NO_PARENT, TaskStatus
 
 
 def state_of(session: Session, request: StateRequest | None = None) -> ConversationState:
@@ -59,7 +61,7 @@ def updates_of(session: Session, request: UpdatesRequest) -> ConversationUpdate:
         waiting_until=session.turn_slot.waiting_until,
         waiting_reason=session.turn_slot.waiting_reason,
         queue_length=len(session.queue),
-        tasks=session.sub_tasks.state.tasks,
+        tasks=session.sub_tasks,
     )
 
 
@@ -75,77 +77,8 @@ def summary_of(session: Session) -> SessionSummary:
         tasks_usage=session.facts.tasks_usage,
         archive=session.archive.report,
         conversation_metrics=session.context.size(session.config.history, model=session.config.model),
-        task=_task_view(session),
-        tasks=session.sub_tasks.state.tasks,
-    )
-
-
-def _task_view(session: Session) -> TaskView | None:
-    start, state = session.config.task, session.own_task.state
-    if start is None:
-        return None
-    return TaskView(
-        parent=start.parent,
-        background=start.background,
-        percent=state.percent,
-        message=state.message,
-        findings=state.findings,
-        context=start.report,
-        condensed=state.condensed,
-    )
-
-
-def task_outcome_of(session: Session) -> TaskOutcome | None:
-    """Return what came of the task that the session is; `None`: it is none."""
-    if session.config.task is None:
-        return None
-    newest = session.transcript.newest
-    return TaskOutcome(
-        status=task_status_of(session),
-        answer=newest and newest.agent_message,
-        answer_blob=newest and newest.agent_message_blob,
-        error=newest and newest.error,
-        error_type=newest and newest.error_type,
-        usage=session.facts.usage,
-        findings=session.own_task.state.findings,
-    )
-
-
-def due_task_change(session: Session) -> TaskChange | None:
-    """Return what the parent of the task that the session is has still to be told; `None`: nothing.
-
-    A parent that waits for the result of the task's workflow learns its end from that, unless it was cancelled.
-    """
-    start, status, state = session.config.task, task_status_of(session), session.own_task.state
-    if start is None or not start.reports:
-        return None
-    if status in FINAL and not start.background and session.closed != "cancelled":
-        return None
-    change = TaskChange(
-        task_id=session.id,
-        status=status,
-        percent=state.percent,
-        message=state.message,
-        turn=session.transcript.count if status in FINAL else 0,
-        is_closed=session.closed is not None,
-    )
-    if change == (state.reported or TaskChange(task_id=session.id)):
-        return None
-    newest = session.transcript.newest
-    if status not in FINAL or newest is None:
-        return change
-    answer, error = bound_answer(newest.agent_message), newest.error
-    return change.model_copy(update={"answer": answer, "error": error, "usage": session.facts.usage})
-
-
-def task_status_of(session: Session) -> TaskStatus:
-    """Return how the task is that the session is, or could be (TSK-4)."""
-    newest = session.transcript.newest
-    return task_status(
-        newest.status if newest else None,
-        session=session.status,
-        waits=session.sub_tasks.has_approval_pending,
-        queue_length=len(session.queue),
+        task=session.task,
+        tasks=session.sub_tasks,
     )
 
 
@@ -219,3 +152,33 @@ def replay_turns_of(session: Session, max_history: int) -> ReplayTurns:
         moved=session.facts.moved_events,
         max_history=max_history,
     )
+
+
+def make_index_entry(session: Session) -> IndexEntry:
+    """Return what lists show of the session now."""
+    newest, task = session.transcript.newest, session.task
+    status, task_status = listed_status(session)
+    return IndexEntry(
+        created_at=session.facts.created_at,
+        revision=session.revision,
+        status=status,
+        title=session.config.title,
+        user=session.config.user,
+        model=session.config.model,
+        turn_count=session.transcript.count,
+        cost=session.facts.usage.cost,
+        preview=newest and make_preview(newest.user_message or with_names("", newest.attachments)),
+        parent=task and (task.parent or NO_PARENT),
+        task_status=task_status,
+        percent=task and task.percent,
+        message=task and task.message,
+        hand_off=task and task.context,
+    )
+
+
+def listed_status(session: Session) -> tuple[IndexStatus, TaskStatus | None]:
+    """Return the status of the session in lists, and that of the task that it is."""
+    closed: dict[str, IndexStatus] = {"ended": "ended", "cancelled": "cancelled"}
+    waits = session.turn is not None and session.turn.waits_for_person
+    is_open: IndexStatus = "awaiting_approval" if waits else "open"
+    return closed.get(session.closed or "", is_open), session.task_status

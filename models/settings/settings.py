@@ -2,9 +2,9 @@
 
 A value given in code beats an environment variable `TURNKEEPER_*`, which beats `turnkeeper.toml` in the working
 directory (or the file named by `TURNKEEPER_CONFIG`), which beats the default. Nested settings are tables in the file
-and double underscores in the environment: `limits.max_steps`, `TURNKEEPER_LIMITS__MAX_STEPS`. `docs/settings.md` lists
-every setting; a test compares the two. A Temporal server other than the embedded one is configured in Temporal's own
-way: `TEMPORAL_*` and `temporal.toml` (`workflows/hosting/connection.py`).
+and double underscores in the environment: `limits.max_steps`, `TURNKEEPER_LIMITS__MAX_STEPS`. The tables of
+`docs/settings.md` are made from the docstrings here (`python -m docs.settings`). A Temporal server other than the
+embedded one is configured in Temporal's own way: `TEMPORAL_*` and `temporal.toml` (`stores/temporal/connection.py`).
 """
 
 import difflib
@@ -14,7 +14,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -35,15 +35,15 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from turnkeeper.features.tasks.rules.history_policy import HandOffPresets
 from turnkeeper.models.context.window import BOTH_FORMS, ConversationHistoryConfig, history_config
 from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.ids import checked_model
 from turnkeeper.models.invalid_values import reason_of
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.defaults import DEFAULT_MODEL, DEFAULT_SYSTEM_PROMPT, SystemPrompt
+from turnkeeper.models.settings.history_policy import HandOffPresets
 from turnkeeper.models.settings.origins import normal_host, parse_origin
-from turnkeeper.models.wire import Strict
+from turnkeeper.models.wire import FeatureData, Strict
 
 ENV_PREFIX = "TURNKEEPER_"
 CONFIG_VARIABLE = "TURNKEEPER_CONFIG"
@@ -87,28 +87,32 @@ class OpenAIChatSettings(Strict):
     """An endpoint that speaks OpenAI's Chat Completions: Ollama, vLLM, LM Studio, a proxy (AGT-4)."""
 
     base_url: str | None = Field(None, pattern=r"^https?://[^\s/]+[^\s]*$")
-    """Its URL with the version: `http://127.0.0.1:11434/v1`."""
+    """The endpoint for `openai-chat:`, with its version: `http://127.0.0.1:11434/v1` for Ollama."""
     api_key: SecretStr | None = Field(None, repr=False)
-    """Its API key; `None`: none is sent."""
+    """The endpoint's key; None: none is sent."""
     protocol: Literal["native", "text"] = "native"
     """`text`: for models without tool calling, which get the conversation as replay text."""
     images: Literal["auto", "yes", "no"] = "auto"
-    """Whether its models read images and PDFs; `auto`: they are sent, and what a model refuses is named in text."""
+    """Whether its models read images and PDFs. `auto`: they are sent, and what a model refuses is named in text.
+    `yes`: a refusal counts for those files only."""
 
 
 class OidcSettings(Strict):
     """An issuer whose tokens are accepted, as in OpenID Connect (API-4)."""
 
     issuer: str | None = None
-    """Its URL, exactly as the tokens' `iss` has it; None: no tokens are accepted."""
+    """An OpenID Connect issuer whose tokens are accepted, exactly as their `iss` has it:
+    `https://login.example.org/realms/team`. With `auth.keys` both are accepted; None: no tokens are."""
     audience: str | None = Field(None, min_length=1)
-    """The `aud` that a token must have."""
+    """The `aud` of these tokens."""
     tenant_claim: str = Field("tenant", min_length=1)
-    """The claim with the caller's tenant; a token without it belongs to the default tenant."""
+    """The claim with the caller's tenant; a token without it belongs to the default tenant. A token with anything else
+    than a tenant's name is refused."""
     user_claim: str = Field("sub", min_length=1)
-    """The claim with the caller's name."""
+    """The claim with the caller's name, shown with what the caller does."""
     role_claim: str = Field("role", min_length=1)
-    """The claim with the caller's role, or a list with it; a token without it is a reader's."""
+    """The claim with the caller's role: `reader`, `writer`, `approver` or `admin`, or a list with at least one of
+    them, of which the highest counts. A token without it is a reader's."""
 
     @field_validator("issuer")
     @classmethod
@@ -129,7 +133,8 @@ class AuthSettings(Strict):
     """Who may use the gateway. Without keys and issuer: everyone on this machine (API-4)."""
 
     keys: bool = False
-    """Whether callers need a key; `turnkeeper keys create` makes one."""
+    """Whether every caller needs a key, which `turnkeeper keys create` makes. Without keys and issuer, everyone on
+    this machine is an admin."""
     oidc: OidcSettings = OidcSettings()
     """The issuer whose tokens are accepted too, or instead."""
 
@@ -155,9 +160,12 @@ class Settings(BaseSettings):
     )
 
     state_dir: Folder = Path(".turnkeeper")
-    """Folder of all data: the embedded server's database and address, the archive, logs, offline scripts."""
+    """Folder of all data: the embedded server's database and address, the archive, logs, offline scripts. One stack
+    per folder; two stacks run side by side with two folders. Copy it while the stack is stopped. At every start the
+    folder and our files in it are closed to other users of the machine (modes 700 and 600)."""
     features: Annotated[tuple[str, ...] | None, NoDecode] = None
-    """What worker and gateway have besides the core, each by its name in `features/`; None: everything."""
+    """What worker and gateway have besides the core: names from `features/`, in the environment with commas between
+    them; None: all. Worker and gateway must have the same. The settings `auth.…` need `access`."""
     agents: File | None = None
     """A Python file with agents and their tools (`turnkeeper up FILE`); None: sessions have no agents of code."""
     agent: str | None = Field(None, pattern=r"^[a-z0-9][a-z0-9_-]{0,63}(@[1-9][0-9]{0,8})?$")
@@ -165,112 +173,147 @@ class Settings(BaseSettings):
     tool_memory: int = Field(1_000_000_000, ge=100_000_000)
     """How many bytes of memory the process with an agent's own tools may have."""
     archive_url: str | None = Field(None, repr=False)
-    """Database of archived turns and large texts, the same for every worker and gateway: `sqlite:///PATH`, or
-    `postgresql://USER:PASSWORD@HOST:PORT/DATABASE` with no option but `sslmode`; None: `archive.db` in `state_dir`."""
+    """The database of archived turns, large texts and parked prompts, the same for every worker and gateway:
+    `sqlite:///PATH`, or `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, see below; None: the file `archive.db` in
+    `state_dir`. No message repeats the value."""
     workspace_root: Folder = Path("turnkeeper-workspace")
-    """Folder the sessions' tools work in; a session never gets above it. `turnkeeper up` or the first write creates
-    it."""
+    """Folder in which the sessions' tools work; a session never gets above it. `.` is the worker's start folder,
+    without its hidden files. `turnkeeper up` creates the folder and prints its path; otherwise the first write creates
+    it. The files of a tenant are below `.tenants/<tenant>` in it."""
     mcp_config: File | None = None
-    """File that lists MCP servers; `None`: `mcp.json` in the working directory, if it exists."""
+    """File that lists MCP servers, see below. A named file must exist; None: `mcp.json` in the working directory, if
+    there is one."""
+    offline_scripts: Folder | None = None
+    """Folder of the scripts that the model `offline:script/<name>` plays; None: `scripts` in `state_dir`."""
 
     auth: AuthSettings = AuthSettings()
     """Who may use the gateway."""
     api_host: str = "127.0.0.1"
-    """Address the gateway listens on. Other than loopback only with `auth.keys` or `auth.oidc.issuer`."""
+    """Address that the gateway listens on. Any address but loopback needs `auth.keys` or `auth.oidc.issuer`."""
     api_port: Port = 8080
-    """Port of the gateway; 0: any free one. If it is in use, `turnkeeper up` takes another one and prints it."""
+    """Port of the gateway; 0: any free one. If it is in use, `turnkeeper up` takes another one and says so;
+    `turnkeeper api` does not start."""
     public_url: str | None = Field(None, pattern=r"^https?://[^\s/]+[^\s]*[^\s/]$")
-    """Where people reach the gateway, for links in the Temporal Web UI; None: `http://<api_host>:<api_port>`."""
+    """Where people reach the gateway, for links in the Temporal Web UI. Pages of its origin may send what the
+    gateway's own page may; None: `http://<api_host>:<api_port>`."""
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
-    """Host names of the gateway beyond loopback, `api_host` and the host of `public_url` (API-4)."""
+    """Further names of the gateway, without scheme and port, beyond loopback, `api_host` and the host of `public_url`
+    (API-4); in the environment with commas between them."""
 
     api_head_timeout: float = Field(10.0, ge=0.1, le=3_600)
-    """Seconds a client may take for the head of a request; then its connection is closed."""
+    """Seconds for the head of a request, from the start of the connection to the head's last byte. Then the connection
+    is closed, with a 408 if anything had arrived."""
     api_body_timeout: float = Field(60.0, ge=0.1, le=3_600)
-    """Seconds a client may take for the body of a request; then its connection is closed."""
+    """Seconds for the body of a request; then the connection is closed with a 408. Raise it for large histories over
+    slow lines: 10 MiB in 60 seconds need 1.4 Mbit/s."""
     api_max_import_bytes: int = Field(64 * 1024 * 1024, ge=1024 * 1024, le=1024 * 1024 * 1024)
-    """Largest document that `POST /workflow/import` takes. Its gateway needs about four times as much memory."""
+    """Largest document that `POST /workflow/import` takes. It may have a JSON value for every 64 of these bytes. While
+    it is read, first the gateway and then a worker need about four times as much memory; each reads one at a time."""
     api_max_connections: int = Field(1_000, ge=1, le=100_000)
-    """Concurrent connections of the gateway. One more replaces one that waits for its client; if all are being
-    answered, it gets a 503 and is closed."""
+    """Connections at once, including those that watch sessions. One more replaces one that waits for its client; if
+    all are being answered, it gets a 503 and is closed."""
 
     rate_limit: float | None = Field(None, gt=0, le=1_000_000)
-    """Requests a second of one key or person; None: 50 where a credential is needed, else no limit."""
+    """Requests a second of one key or person, at one gateway; after a pause, four seconds' requests may come at once.
+    One more is answered 429 with `Retry-After`. `/login`, `/logout` and `/me` without a valid credential are counted
+    by the client's address; None: 50 where callers need a credential, else no limit."""
     prompt_rate_limit: float | None = Field(None, gt=0, le=1_000_000)
-    """Prompts a minute in one session, from everybody; None: 120 where a credential is needed, else no limit."""
+    """Prompts a minute in one session, from everybody, at one gateway; after a pause, a minute's prompts may come at
+    once; None: 120 where callers need a credential, else no limit."""
     max_streams_per_key: int | None = Field(None, ge=1, le=100_000)
-    """Event streams and waiting requests of one key or person at once; None: 100 where a credential is needed, else no
-    limit."""
+    """Event streams, waiting requests and calls of `/mcp` of one key or person at once, at one gateway; None: 100
+    where callers need a credential, else no limit."""
     max_open_sessions: int | None = Field(None, ge=1, le=10_000_000)
-    """Open sessions of a tenant; None: 10,000 where a credential is needed, else no limit."""
+    """Open sessions of one tenant, tasks included. Temporal counts them every 10 seconds; None: 10,000 where callers
+    need a credential, else no limit."""
 
     temporal_port: Port = 7233
     """Port of the embedded Temporal server; 0: any free one. If it is in use, another one is taken and printed."""
     temporal_ui_port: Port = 0
-    """Port on which the gateway reaches the embedded server's Web UI; people open it at the gateway's `/temporal`.
-    0: one to which browsers connect no page."""
+    """Port on which the gateway reaches the embedded server's Web UI; people open it at the gateway's `/temporal`. 0:
+    one to which browsers connect no page. If it is in use, another one is taken and printed."""
     temporal_ui_proxy: str | None = Field(None, pattern=r"^https?://[^\s/]+$")
-    """Where the gateway reaches the Web UI that it serves at `/temporal`; None: the embedded server's."""
+    """Where the gateway reaches the Web UI that it serves at `/temporal`, without a path: `http://temporal-ui:8080`.
+    Its public path must be `/temporal`; None: the embedded server's."""
     temporal_ui_url: str | None = Field(None, pattern=r"^https?://[^\s/]+[^\s]*[^\s/]$")
-    """Where people reach Temporal's Web UI, for links to a session there; None: the gateway's `/temporal`."""
+    """Where people reach Temporal's Web UI, for links to a session there; None: the gateway's `/temporal`, for
+    sessions of the default tenant."""
     task_queue: str = Field("turnkeeper", min_length=1, max_length=200)
-    """Task queue of workflow and activities: workers and gateways of one installation share it."""
+    """The task queue that workers poll. Workers and gateways of one installation share it."""
     grpc_compression: Literal["none", "gzip"] = "none"
-    """Compression between us and Temporal. `none` is up to 8 times quicker on a private network (OPS-8)."""
+    """Compression between us and Temporal. `none` is up to 8 times faster for large sessions (OPS-8); `gzip` pays off
+    on slow or metered networks."""
 
     redis_url: str | None = Field(None, repr=False)
-    """Redis server that carries answers to the gateways while they are written, as
-    `redis://USER:PASSWORD@HOST:PORT/NUMBER`, or `rediss:` with TLS."""
+    """A Redis server that carries partial output from workers to gateways: `redis://USER:PASSWORD@HOST:PORT/NUMBER`,
+    or `rediss:` with TLS. It needs `pip install 'turnkeeper[redis]'`. Percent-encode special characters, such as `%40`
+    for `@`. Every worker and gateway must use the same one. If Redis fails, only partial output is lost. No message
+    repeats the value."""
     partials: Literal["auto", "heartbeats"] = "auto"
-    """The carrier of answers while they are written. `auto`: Redis if `redis_url` is set, else sockets in `state_dir`,
-    which reach the workers of this machine. `heartbeats`: Temporal, once a second, for those who have neither."""
+    """What carries partial output. `auto`: Redis if `redis_url` is set, else sockets in the folder `partials` of
+    `state_dir`. `heartbeats`: those of the model calls, once a second, for those who have neither a shared folder nor
+    Redis; each is an action at Temporal, watched or not. It excludes `redis_url`."""
 
     max_cached_workflows: int = Field(1_000, ge=1, le=1_000_000)
-    """Sessions that a worker caches; any other is replayed from its history at every step. At least
-    `max_concurrent_workflow_tasks` and `max_concurrent_replays` together: with fewer the SDK's worker can stall."""
+    """Sessions that a worker holds in memory. One beyond them is replayed from its history for every workflow task,
+    which is 17 times slower. At least `max_concurrent_workflow_tasks` + `max_concurrent_replays`: with fewer, the
+    SDK's worker can stop polling."""
     max_concurrent_workflow_tasks: int = Field(8, ge=1, le=1_000)
-    """Concurrent tasks of cached sessions; more wait in Temporal."""
+    """Tasks at once, for sessions in memory. Further tasks wait in Temporal, where their `task_timeout` does not run.
+    They share one processor."""
     max_concurrent_replays: int = Field(2, ge=1, le=1_000)
-    """Concurrent tasks of all other sessions, which are replayed first."""
+    """Tasks at once, for all other sessions, which are replayed first. More at once make each slower, and on a busy
+    machine too slow for `task_timeout`."""
     sticky_timeout: float = Field(1.0, ge=0.1, le=60)
-    """Seconds until a session's next step moves from a worker that does not answer to another one."""
+    """Seconds: if a worker does not answer for this long, its session's next task goes to another worker."""
     task_timeout: float = Field(3.5, ge=1, le=120)
-    """Seconds until a step that a worker started but never finished moves to another one."""
+    """The workflow task timeout in seconds: a task that its worker has not finished by then goes to another worker.
+    Stored in a session when it is created."""
     shutdown_grace: float = Field(20.0, ge=0, le=3_600)
-    """Seconds that a stopping worker waits for running calls; then they are retried, except at-most-once tools."""
+    """Seconds that a stopping worker gives to running model and tool calls. Calls that it cuts off run again
+    elsewhere, except at-most-once tools, whose outcome is then unknown. 0: all are cut off."""
 
     model: str | None = None
-    """Model of new sessions, as `provider:name`; None: the first of Anthropic and OpenAI whose key is set
-    (`ANTHROPIC_API_KEY`, `OPENAI_API_KEY`), else `offline:`, which needs no key and no network."""
+    """Model of new sessions: `anthropic:`, `openai:` or `openai-chat:` with a model's name, or `offline:`, which needs
+    no key and no network; None: the first of Anthropic and OpenAI whose key is set (`anthropic:claude-sonnet-5-5` with
+    `ANTHROPIC_API_KEY`, `openai:gpt-5.5` with `OPENAI_API_KEY`), else `offline:`."""
     system_prompt: SystemPrompt = DEFAULT_SYSTEM_PROMPT
-    """System prompt of new sessions; may be empty."""
+    """The model's instructions before the conversation; may be empty."""
     offline_words_per_second: float = Field(40.0, ge=0, le=10_000)
-    """Speed of the offline model; 0: all at once."""
-    offline_scripts: Folder | None = None
-    """Folder of the scripts that `offline:script/<name>` plays; None: `scripts` in `state_dir`."""
-    model_silence_timeout: float = Field(300.0, ge=1, le=3_600)
-    """Seconds a vendor may send nothing in the middle of an answer; then the request is retried."""
-    openai_chat: OpenAIChatSettings = OpenAIChatSettings()
-    """The endpoint behind `openai-chat:`."""
+    """Speed of the offline model, for all sessions. 0: all at once."""
     max_conversation_messages: int | None = Field(None, ge=0)
-    """Short for `conversation.max_messages`; give only one of the two."""
+    """Short for `conversation.max_messages`; set only one of the two."""
     conversation: ConversationHistoryConfig = ConversationHistoryConfig()
     """How much of a conversation the model sees, in new sessions (CTX-1)."""
+
+    model_silence_timeout: float = Field(300.0, ge=1, le=3_600)
+    """Seconds that a vendor may send nothing during an answer; then it is asked again."""
+    openai_chat: OpenAIChatSettings = OpenAIChatSettings()
+    """The endpoint behind `openai-chat:`."""
+
     limits: Limits = Limits()
     """Limits of new sessions."""
     hand_off: HandOffPresets = HandOffPresets()
     """Which part of a conversation a task gets, by the presets `keep_user` and `keep_assistant` (CTX-9)."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """The least urgent messages that are logged; below `info` those of our own code only."""
+    """The least urgent messages that are logged. Below `info` only our own code is logged, because libraries log what
+    they send and receive."""
     log_format: Literal["json", "text"] = "text"
-    """`json`: one object a line, for machines. Neither form ever holds prompts, answers, keys or headers."""
+    """`json`: one object per line. Neither format ever contains prompts, answers, keys or headers."""
 
     @property
     def first_model(self) -> str:
         """Model of new sessions: the one that is set, or that of the first vendor with a key (AGT-4)."""
         vendors = (model for variable, model in VENDORS_MODELS.items() if os.environ.get(variable))
         return self.model or next(vendors, DEFAULT_MODEL)
+
+    @property
+    def session_features(self) -> FeatureData:
+        """What the input of new sessions has for features."""
+        if self.hand_off == HandOffPresets() or not (self.features is None or "tasks" in self.features):
+            return {}
+        return {"tasks": {"presets": self.hand_off.model_dump(mode="json")}}
 
     @property
     def gateway_url(self) -> str:
@@ -501,18 +544,3 @@ def _is_printable(name: str) -> bool:
 def _place(name: str) -> str:
     names = (variable for variable, value in os.environ.items() if value and variable.upper() == _variable(name))
     return next((f"environment variable {variable}" for variable in names), f"in {settings_file()}")
-
-
-Role = Literal["reader", "writer", "approver", "admin"]
-"""Each role may do what those before it may."""
-
-ROLES: tuple[Role, ...] = get_args(Role)
-
-
-def parse_role(name: object) -> Role | None:
-    """Return the role with this name; `None` if there is none.
-
-    >>> parse_role("writer"), parse_role("root")
-    ('writer', None)
-    """
-    return next((role for role in ROLES if role == name), None)

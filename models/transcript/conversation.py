@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, computed_field
 
-from turnkeeper.features.tasks.session.task_view import SubTask, TaskView
 from turnkeeper.models.as_of import Stamp
 from turnkeeper.models.errors import ErrorType
 from turnkeeper.models.transcript.attachments import Attachment
+from turnkeeper.models.transcript.task_view import SubTask, TaskView
 from turnkeeper.models.transcript.trajectory import BlobRef, ReasoningTrajectory, Step, Usage, UserStep
 from turnkeeper.models.wire import Frozen, Items, Person, Reason, UtcDatetime
 

@@ -2,8 +2,8 @@
 
 from typing import Literal
 
-from turnkeeper.features.tasks.session.task_view import HandOffReport, TaskStatus
 from turnkeeper.models.texts.one_line import one_line
+from turnkeeper.models.transcript.task_view import HandOffReport, TaskStatus
 from turnkeeper.models.wire import Compact, UtcDatetime
 
 IndexStatus = Literal["open", "awaiting_approval", "ended", "cancelled", "terminated"]

@@ -28,6 +28,8 @@ UNANSWERED = "Not answered yet."
 REFUSED_PROMPT = "[A message of the user stood here. It is left out.]"
 """Replaces the prompt of a turn that the model's vendor refused (CTX-7)."""
 
+HISTORY_NOTES = "[The history that the task got:"
+
 _FAILED: dict[ErrorType, str] = {
     "rate_limited": "the provider accepted no more requests",
     "overloaded": "the provider was overloaded",
@@ -190,3 +192,18 @@ def _calls_of(steps: Iterable[object]) -> Iterable[str]:
 
 def _name(name: str) -> str:
     return name if len(name) <= 64 and _PLAIN_NAME.fullmatch(name) else quoted(name, max_chars=64)
+
+
+def history_notes(notes: Sequence[str]) -> str:
+    """Return what a session's model reads of how the history of its task was changed."""
+    return "\n".join([HISTORY_NOTES, *notes]) + "]"
+
+
+def without_history_notes(content: str) -> str:
+    r"""Return what a task said itself, of the content of its tool result.
+
+    >>> without_history_notes("It is README.md.\n\n" + history_notes(["1 long text was cut."]))
+    'It is README.md.'
+    """
+    answer, notes, _ = content.rpartition(f"\n\n{HISTORY_NOTES}")
+    return answer if notes else content

@@ -79,6 +79,8 @@ class Transcript:
 
     def __init__(self, state: TranscriptState, *, page_bytes: int) -> None:
         """`page_bytes` is the approximate size of a page, as JSON."""
+        self._rest = state.model_copy(update={"turns": []})
+        """What is carried without an attribute of its own; replaced with every change."""
         self.archived = state.archived
         self.copied = state.copied
         """Turns in the session that the archive has too, the oldest ones."""
@@ -92,7 +94,9 @@ class Transcript:
 
     @property
     def state(self) -> TranscriptState:
-        return TranscriptState(turns=self.turns, archived=self.archived, copied=self.copied)
+        return self._rest.model_copy(
+            update={"turns": list(self.turns), "archived": self.archived, "copied": self.copied}
+        )
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -7,9 +7,8 @@ import os
 import platform
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 from sqlalchemy import URL, Connection, make_url
@@ -17,7 +16,9 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from turnkeeper.activities.providers.registry import provider_class
-from turnkeeper.features.access.keys_command import HOW_TO_CREATE_KEY, NO_VALID_KEY, lacks_key
+from turnkeeper.clients.terminal.command_options import Gateway
+from turnkeeper.features import enabled
+from turnkeeper.features.commands_feature import Finding
 from turnkeeper.models.command_line import command_line
 from turnkeeper.models.ids import split_model
 from turnkeeper.models.settings.mcp_config import DEFAULT_FILE as MCP_FILE
@@ -35,21 +36,20 @@ from turnkeeper.models.texts.counted import counted
 from turnkeeper.ops.checks.worker_report import WorkerReport
 from turnkeeper.ops.local.dev_server import is_in_use
 from turnkeeper.ops.local.ports import is_free
-from turnkeeper.ops.local.supervisor import Gateway
 from turnkeeper.ops.local.temporal_binary import INSTALL, NoBinaryError, find_binary, server_version
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.database.rows import insert_missing
 from turnkeeper.stores.database.tables import BLOBS
 from turnkeeper.stores.partials.over_sockets import FOLDER, SocketCarrier
 from turnkeeper.stores.stores import Stores
-from turnkeeper.workflows.hosting.connection import (
+from turnkeeper.stores.temporal.connection import (
     RETENTION_DAYS,
     connect,
     missing_search_attributes,
     polling_workers,
     retention,
 )
-from turnkeeper.workflows.hosting.endpoint import EmbeddedServer, Endpoint, TemporalAccessError, find_endpoint
+from turnkeeper.stores.temporal.endpoint import EmbeddedServer, Endpoint, TemporalAccessError, find_endpoint
 
 if TYPE_CHECKING:
     from turnkeeper.activities.toolbox.tool_server import ToolServer
@@ -68,22 +68,12 @@ REDIS_PORT = 6379
 """Redis's port if `redis_url` has none."""
 
 
-@dataclass(frozen=True)
-class Finding:
-    """The result of one check. `unknown`: an earlier finding has to be fixed first."""
-
-    subject: str
-    state: Literal["good", "broken", "unknown"]
-    message: str
-    fix: str = ""
-
-
 async def examine() -> AsyncIterator[Finding]:
     """Yield the result of each check; what others depend on comes first."""
     yield _python()
     try:
         settings = load_settings()
-        endpoint = find_endpoint(settings)
+        endpoint, features = find_endpoint(settings), enabled(settings)
     except (SettingsError, TemporalAccessError) as error:
         yield _broken("settings", str(error))
         return
@@ -92,8 +82,9 @@ async def examine() -> AsyncIterator[Finding]:
     yield _state_dir(settings)
     yield _workspace(settings)
     yield await _archive(settings)
-    if settings.auth.keys:
-        yield await _keys(settings)
+    for feature in features:
+        if feature.commands and (finding := await feature.commands.check(settings)):
+            yield finding
     yield await _partial_output(settings, endpoint)
     yield _model(settings)
     for finding in _refused_parts(settings):
@@ -187,16 +178,6 @@ async def _archive(settings: Settings) -> Finding:
         fix = "repair or move the file" if file else "check that PostgreSQL runs and has this database and user"
         return _broken("archive", f"{str(error).removesuffix('.')}, at {address}", f"{fix}, or set archive_url")
     return _good("archive", address)
-
-
-async def _keys(settings: Settings) -> Finding:
-    try:
-        if await lacks_key(settings):
-            command = command_line("keys", "create", "--role", "admin")
-            return _broken("keys", NO_VALID_KEY, HOW_TO_CREATE_KEY.format(command=command))
-    except (SettingsError, StoreUnavailableError):
-        return Finding("keys", "unknown", "the archive can't be read")
-    return _good("keys", "required, and at least one exists")
 
 
 def _archive_url(settings: Settings) -> URL:

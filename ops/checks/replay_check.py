@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -32,16 +32,15 @@ from temporalio.runtime import Runtime, TelemetryConfig
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Replayer
 
-from turnkeeper.features.copies.workflow import CopySession
+from turnkeeper.features import all_features
 from turnkeeper.models.errors import TurnkeeperError
+from turnkeeper.models.ids import SESSION_TYPE
 from turnkeeper.models.session.messages import deleted_session
 from turnkeeper.models.texts.counted import counted
+from turnkeeper.stores.temporal.endpoint import TemporalAccessError
+from turnkeeper.stores.temporal.payload_converter import DATA_CONVERTER
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 from turnkeeper.workflows.delete_session import DeleteSession
-from turnkeeper.workflows.hosting.endpoint import TemporalAccessError
-from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
-
-SESSION_TYPE, COPY_TYPE, DELETION_TYPE = (kind.__name__ for kind in (AgenticAIWorkflow, CopySession, DeleteSession))
 
 MAX_CONCURRENT = 4
 """How many sessions are checked concurrently, which hides the latency of a remote server."""
@@ -213,7 +212,7 @@ def _check_is_encoded(history: WorkflowHistory) -> None:
 
 def _check_type(history: WorkflowHistory) -> None:
     kind = history.events[0].workflow_execution_started_event_attributes.workflow_type.name
-    if kind not in (SESSION_TYPE, COPY_TYPE, DELETION_TYPE):
+    if kind not in workflows():
         raise UnusableHistoryError(f"is the history of a workflow {kind!r}, not of a session ({SESSION_TYPE})")
 
 
@@ -255,7 +254,8 @@ async def _chains_of(ids: Sequence[str]) -> AsyncIterator[_Chain]:
 async def _list_chains(client: Client, *, closed: bool, limit: int | None) -> AsyncIterator[_Chain]:
     # In a chain, every run but the newest continued as new.
     which = "ExecutionStatus != 'ContinuedAsNew'" if closed else "CloseTime IS NULL"
-    others = f"WorkflowType IN ('{COPY_TYPE}', '{DELETION_TYPE}') AND CloseTime IS NULL"
+    types = ", ".join(f"'{name}'" for name in workflows() if name != SESSION_TYPE)
+    others = f"WorkflowType IN ({types}) AND CloseTime IS NULL"
     query = f"(WorkflowType = '{SESSION_TYPE}' AND {which}) OR ({others})"
     async for run in client.list_workflows(query, limit=limit, rpc_timeout=RPC_TIMEOUT):
         # An open session may continue as new before it is checked.
@@ -320,6 +320,13 @@ async def _check_concurrently(
 # ---- one run
 
 
+@cache
+def workflows() -> dict[str, type]:
+    """Return all our workflows by their types, also those of features that are not enabled here."""
+    of_features = (kind for feature in all_features() if feature.worker for kind in feature.worker.workflows)
+    return {kind.__name__: kind for kind in (AgenticAIWorkflow, DeleteSession, *of_features)}
+
+
 def silence_sdk() -> None:
     """Turn off the SDK's logs in this process: we print our own line for a replay that fails."""
     logging.disable(logging.CRITICAL)
@@ -342,8 +349,8 @@ async def _check_run(
 
 async def _replay(history: WorkflowHistory, threads: ThreadPoolExecutor) -> Exception | None:
     """Replay a run with a worker of its own, so that no run affects the next."""
-    workflows = [AgenticAIWorkflow, CopySession, DeleteSession]
-    replayer = Replayer(workflows=workflows, workflow_task_executor=threads, data_converter=DATA_CONVERTER)
+    kinds = [*workflows().values()]
+    replayer = Replayer(workflows=kinds, workflow_task_executor=threads, data_converter=DATA_CONVERTER)
     extended = WorkflowHistory(history.workflow_id, [*history.events, *_probe(history.events)])
     try:
         return (await replayer.replay_workflow(extended, raise_on_replay_failure=False)).replay_failure

@@ -84,7 +84,7 @@ async def _report(worker: "Worker", settings: Settings, troubles: Callable[[], d
     # Imported here: the health check must not load the SDK.
     from temporalio.service import RPCError
 
-    from turnkeeper.workflows.hosting.connection import polling_workers
+    from turnkeeper.stores.temporal.connection import polling_workers
 
     identity, is_failing = worker.config()["identity"] or "", False
     while True:

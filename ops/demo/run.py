@@ -22,7 +22,7 @@ from turnkeeper.ops.demo.scenario import (
     demo_environment,
 )
 from turnkeeper.ops.local.supervisor import run_until_signalled
-from turnkeeper.workflows.hosting.endpoint import WEB_UI_PATH
+from turnkeeper.stores.temporal.endpoint import WEB_UI_PATH
 
 PASSED, BROKEN, NOT_PLAYED, STOPPED = 0, 1, 2, 130
 """Exit codes: all promises hold; one is broken; the demo could not run; it was stopped."""

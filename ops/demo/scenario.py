@@ -29,6 +29,7 @@ from temporalio.client import Client
 from turnkeeper.clients.python.conversation import Conversation
 from turnkeeper.clients.python.events import ConnectionLostEvent, Event, PartialEvent, QueueEvent, UpdateEvent
 from turnkeeper.clients.python.gateway import GatewayClient
+from turnkeeper.clients.terminal.command_options import Gateway
 from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.settings.settings import CONFIG_VARIABLE
 from turnkeeper.models.transcript.conversation import ConversationMessage
@@ -38,9 +39,9 @@ from turnkeeper.ops.local.dead_worker import fail_activities
 from turnkeeper.ops.local.dev_server import DevServer
 from turnkeeper.ops.local.ports import LOOPBACK, reserved_port
 from turnkeeper.ops.local.processes import Program, gateway_environment
-from turnkeeper.ops.local.supervisor import READY_SECONDS, Gateway, own_command
+from turnkeeper.ops.local.supervisor import READY_SECONDS, own_command
 from turnkeeper.ops.local.worker_process import WorkerProgram
-from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
+from turnkeeper.stores.temporal.payload_converter import DATA_CONVERTER
 
 WORDS_PER_SECOND = 75
 """Slow enough to read along, and to be interrupted."""

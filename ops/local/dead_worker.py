@@ -21,8 +21,8 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, 
 
 from turnkeeper.activities.failures import WORKER_DIED
 from turnkeeper.ops.local.worker_process import Event, RunningActivity
+from turnkeeper.stores.temporal.endpoint import TemporalAccessError
 from turnkeeper.workflows import activity_options
-from turnkeeper.workflows.hosting.endpoint import TemporalAccessError
 
 FAIL_SECONDS = 10.0
 """Timeout of failing a dead worker's activities. After the heartbeat timeout of 8 s it has no effect anyway."""

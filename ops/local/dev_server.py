@@ -50,7 +50,7 @@ from turnkeeper.ops.local.ports import (
 from turnkeeper.ops.local.processes import Program, server_environment
 from turnkeeper.ops.local.temporal_binary import HIDE_NEWS, NoBinaryError, find_or_download_binary, read_program_facts
 from turnkeeper.stores.private_files import UMASK, close_to_others, make_private_folder, write_private
-from turnkeeper.workflows.hosting.endpoint import (
+from turnkeeper.stores.temporal.endpoint import (
     DEFAULT_NAMESPACE,
     WEB_UI_PATH,
     EmbeddedServer,
@@ -371,7 +371,7 @@ class DevServer:
         # Imported only here: they load the SDK, and `turnkeeper up` starts in less time without it.
         from temporalio.client import Client
 
-        from turnkeeper.workflows.hosting.connection import prepare_embedded
+        from turnkeeper.stores.temporal.connection import prepare_embedded
 
         await prepare_embedded(await Client.connect(self.address, namespace=self._namespace))
 

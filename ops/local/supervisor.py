@@ -9,9 +9,6 @@ server is configured, or a worker has died.
 """
 
 import asyncio
-import contextlib
-import http.client
-import json
 import os
 import signal
 import sqlite3
@@ -19,17 +16,15 @@ import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from functools import partial
-from http import HTTPStatus
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from pydantic import ValidationError
-
+from turnkeeper.clients.terminal.command_options import Gateway
+from turnkeeper.features import enabled
 from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.command_line import command_line
 from turnkeeper.models.settings.settings import ENV_PREFIX, Settings, SettingsError
-from turnkeeper.models.wire import Frozen
 from turnkeeper.ops.checks.worker_report import WorkerReport
 from turnkeeper.ops.local.dev_server import STOP_SECONDS as TEMPORAL_STOP_SECONDS
 from turnkeeper.ops.local.dev_server import DevServer, DevServerError
@@ -39,57 +34,7 @@ from turnkeeper.ops.local.processes import Program, gateway_environment
 from turnkeeper.ops.local.worker_process import RunningActivity, WorkerProgram
 from turnkeeper.stores.database import NEWEST
 from turnkeeper.stores.private_files import UMASK, close_to_others, make_private_folder, write_private
-from turnkeeper.workflows.hosting.endpoint import WEB_UI_PATH, find_endpoint, web_ui_origin
-
-PROBE_SECONDS = 3.0
-
-_ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - recognised, never bound to
-"""Wildcard hosts, each with a host to connect to instead."""
-
-
-class Gateway(Frozen):
-    """The address that a gateway listens on."""
-
-    host: str
-    port: int
-
-    @property
-    def url(self) -> str:
-        host = _ANYWHERE.get(self.host, self.host)
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
-
-    @classmethod
-    def find(cls, settings: Settings) -> "Gateway":
-        """Return the gateway that `turnkeeper up` started, else the one in the settings."""
-        with contextlib.suppress(OSError, ValidationError):
-            return cls.model_validate_json(cls.file(settings.state_dir).read_text())
-        return cls(host=settings.api_host, port=settings.api_port)
-
-    @staticmethod
-    def file(state_dir: Path) -> Path:
-        return state_dir / "gateway.json"
-
-    async def status(self, path: str) -> int | None:
-        """Return the HTTP status of a GET of `path`; None without a response within 3 s."""
-        status, _ = await asyncio.to_thread(self._get, path)
-        return status
-
-    async def has_worker(self) -> bool:
-        """Return whether the gateway is ready for prompts, and a worker to process them."""
-        status, body = await asyncio.to_thread(self._get, "/readyz")
-        return status == HTTPStatus.OK and json.loads(body)["workers"] > 0
-
-    def _get(self, path: str) -> tuple[int | None, bytes]:
-        connection = http.client.HTTPConnection(_ANYWHERE.get(self.host, self.host), self.port, timeout=PROBE_SECONDS)
-        try:
-            connection.request("GET", path)
-            response = connection.getresponse()
-            return response.status, response.read()
-        except (OSError, http.client.HTTPException):
-            return None, b""
-        finally:
-            connection.close()
-
+from turnkeeper.stores.temporal.endpoint import WEB_UI_PATH, find_endpoint, web_ui_origin
 
 Print = Callable[[str], None]
 
@@ -191,8 +136,10 @@ async def run_stack(settings: Settings, print_line: Print) -> None:
         print_line("Temporal is ready. Starting the worker and the gateway.")
         if not await _is_ready(gateway):
             print_line(f"Gateway and worker are not ready after {READY_SECONDS:.0f} s. Run `{command_line('doctor')}`.")
-        if settings.auth.keys:
-            await _print_missing_key(settings, print_line)
+        for feature in enabled(settings):
+            finding = await feature.commands.check(settings) if feature.commands else None
+            if finding and finding.state == "broken":
+                print_line(f"{finding.message.capitalize()}: {finding.fix}.")
         print_line(_links(settings, gateway, temporal))
         await _print_tool_problems(settings, print_line)
 
@@ -281,7 +228,7 @@ async def _temporal(settings: Settings, print_line: Print) -> AsyncIterator[tupl
     """
     endpoint = find_endpoint(settings)
     if not endpoint.embedded:
-        from turnkeeper.workflows.hosting.connection import connect, prepare
+        from turnkeeper.stores.temporal.connection import connect, prepare
 
         set_up_sdk_logging()
         await prepare(await connect(settings))
@@ -299,7 +246,7 @@ async def _fail_activities(settings: Settings, activities: Sequence[RunningActiv
     # In a thread: the next worker starts while the SDK is loaded.
     await asyncio.to_thread(import_module, "turnkeeper.ops.local.worker_process")
     from turnkeeper.ops.local.dead_worker import FAIL_SECONDS, fail_activities
-    from turnkeeper.workflows.hosting.connection import connect
+    from turnkeeper.stores.temporal.connection import connect
 
     set_up_sdk_logging()
     await fail_activities(lambda: connect(settings, patience=FAIL_SECONDS), activities)
@@ -350,17 +297,6 @@ async def _print_tool_problems(settings: Settings, print_line: Print) -> None:
             print_line(f"  Tools       {name}: available again.")
         printed = problems
         await asyncio.sleep(TOOL_PROBLEM_SECONDS)
-
-
-async def _print_missing_key(settings: Settings, print_line: Print) -> None:
-    # Imported only here: SQLAlchemy would be a quarter of this process's memory and of its start.
-    from turnkeeper.features.access.keys_command import HOW_TO_CREATE_KEY, NO_VALID_KEY, lacks_key
-    from turnkeeper.stores.database.database import StoreUnavailableError
-
-    with suppress(StoreUnavailableError):  # every request says so
-        if await lacks_key(settings):
-            fix = HOW_TO_CREATE_KEY.format(command=command_line("keys", "create", "--role", "admin"))
-            print_line(f"{NO_VALID_KEY.capitalize()}: {fix}.")
 
 
 def _links(settings: Settings, gateway: Gateway, temporal: str) -> str:

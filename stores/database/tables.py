@@ -1,4 +1,4 @@
-"""The tables of the store, as the newest migration leaves them (SES-15).
+"""The tables of the store, as the newest migration leaves them (SES-15). Those of features are in their `tables.py`.
 
 Turns and steps are stored as JSON text, large texts as bytes. Values that queries need have their own columns.
 """
@@ -9,6 +9,9 @@ MAX_ID_CHARS = 255
 """Longer than our own ids, since names derived from a session's id are stored too."""
 
 METADATA = MetaData(naming_convention={"pk": "pk_%(table_name)s", "ix": "ix_%(table_name)s_%(column_0_N_name)s"})
+
+DELETED_WITH_SESSION = {"deleted_with_session": True}
+"""The `info` of a feature's table whose rows are a session's, by `session_id`, and go when it is deleted."""
 
 TURNS = Table(
     "turns",
@@ -61,52 +64,6 @@ PARKED = Table(
     Index(None, "session_id", "message_id"),
 )
 
-TASK_HANDLES = Table(
-    "task_handles",
-    METADATA,
-    Column("handle", String(64), primary_key=True),
-    Column("owner", String(MAX_ID_CHARS), nullable=False),
-    Column("session_id", String(MAX_ID_CHARS), nullable=False),
-    Column("message_id", String(MAX_ID_CHARS)),
-    # Microseconds since 1970.
-    Column("created_at", BigInteger, nullable=False),
-    Column("expires_at", BigInteger, nullable=False),
-    # For deleting by session and by expiry.
-    Index(None, "session_id"),
-    Index(None, "expires_at"),
-)
-
-API_KEYS = Table(
-    "api_keys",
-    METADATA,
-    Column("id", String(64), primary_key=True),
-    # SHA-256 of the secret: 256 random bits, which no dictionary has, need no slow hash.
-    Column("digest", LargeBinary, nullable=False),
-    Column("tenant", String(64), nullable=False),
-    Column("user", String(MAX_ID_CHARS)),
-    Column("role", String(16), nullable=False),
-    # Microseconds since 1970.
-    Column("created_at", BigInteger, nullable=False),
-    Column("expires_at", BigInteger),
-    Column("revoked_at", BigInteger),
-)
-
-LOGINS = Table(
-    "logins",
-    METADATA,
-    # SHA-256 of the token in the browser's cookie, in hex.
-    Column("digest", String(64), primary_key=True),
-    # The key that was used; without one, a token of the issuer.
-    Column("key_id", String(64)),
-    Column("caller_id", String(MAX_ID_CHARS), nullable=False),
-    Column("tenant", String(64), nullable=False),
-    Column("user", String(MAX_ID_CHARS)),
-    Column("role", String(16), nullable=False),
-    # Microseconds since 1970.
-    Column("expires_at", BigInteger, nullable=False),
-    Index(None, "expires_at"),
-)
-
 SESSIONS = Table(
     "sessions",
     METADATA,
@@ -142,28 +99,4 @@ INDEX_REPAIRS = Table(
     Column("name", String(64), primary_key=True),
     # Microseconds since 1970: all sessions that started or ended before have a row.
     Column("compared_until", BigInteger, nullable=False),
-)
-
-AUDIT = Table(
-    "audit",
-    METADATA,
-    Column("id", String(64), primary_key=True),
-    # Microseconds since 1970.
-    Column("at", BigInteger, nullable=False),
-    Column("tenant", String(MAX_ID_CHARS), nullable=False),
-    Column("caller", String(MAX_ID_CHARS), nullable=False),
-    Column("user", String(MAX_ID_CHARS)),
-    Column("role", String(32), nullable=False),
-    Column("operation", String(64), nullable=False),
-    Column("action", String(32), nullable=False),
-    Column("session_id", String(MAX_ID_CHARS)),
-    Column("message_id", String(MAX_ID_CHARS)),
-    Column("call_id", String(64)),
-    Column("key_id", String(64)),
-    # Names with commas between them.
-    Column("fields", Text, nullable=False),
-    # The outcome. Without one, the gateway stopped before it knew.
-    Column("status", Integer),
-    Index(None, "tenant", "at"),
-    Index(None, "session_id", "at"),
 )

@@ -23,10 +23,9 @@ from tests.api.long_chats import archived_chat
 from tests.harness import TASK_SECONDS, DrivenSession, Environment, environment, patient, product
 from tests.waiting import until
 from turnkeeper.api.app import create_app
-from turnkeeper.api.callers import Caller
+from turnkeeper.api.callers import Caller, Identity
 from turnkeeper.api.http.bounded_connections import DEFAULT_BOUNDS, ConnectionBounds
 from turnkeeper.api.http.server import GatewayServer
-from turnkeeper.api.identity import Identity
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.partials.carrier import PartialCarrier

@@ -92,8 +92,8 @@ PARTS: dict[str, set[str]] = {
     "queue": {"check_waiting", "forget_below", "is_unparking_due", "remove_moved", "restore_parked", "withdraw"},
     "archive": {"record_failure", "record_success"},
     "tools": {"deny", "find", "keep_for_segment", "note_absent", "offer"},
-    "sub_tasks": {"close_task", "drop", "end", "rejection"},
-    "own_task": {"end_condensing", "note_first_prompt", "note_sent", "report"},
+    "started": {"close_task", "drop", "rejection", "start"},
+    "own": {"end_condensing", "note_sent", "report"},
     "context": {
         *("max_tokens", "messages_to_summarise", "pop_limit_warning", "pop_room_warning"),
         *("confirm_limit", "evict", "insert_summary", "learn_limit", "restore_limit"),
@@ -108,7 +108,10 @@ PARTS: dict[str, set[str]] = {
 """Methods that others may call on a session's parts: they read, raise the revision, or precede a request."""
 
 
-@pytest.mark.parametrize("path", modules("workflows"), ids=lambda path: str(path.relative_to(ROOT)))
+IN_WORKFLOWS = [*modules("workflows"), *ROOT.glob("features/*/workflow/*.py"), *ROOT.glob("features/*/workflow*.py")]
+
+
+@pytest.mark.parametrize("path", IN_WORKFLOWS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_ses_12_only_a_session_changes_its_parts(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):
         targets = node.targets if isinstance(node, ast.Assign | ast.Delete) else [getattr(node, "target", None)]
@@ -123,7 +126,7 @@ def part_of(attribute: ast.Attribute) -> str | None:
     owner = attribute.value
     if not isinstance(owner, ast.Attribute) or owner.attr not in PARTS:
         return None
-    is_of_session = ast.unparse(owner.value).endswith("session") or part_of(owner) is not None
+    is_of_session = ast.unparse(owner.value).endswith(("session", "tasks")) or part_of(owner) is not None
     return owner.attr if is_of_session else None
 
 

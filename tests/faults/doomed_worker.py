@@ -46,8 +46,8 @@ from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolInvocation
 from turnkeeper.models.transcript.trajectory import ToolResult
 from turnkeeper.models.wire import Frozen
-from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
-from turnkeeper.workflows.hosting.process import run_to_end
+from turnkeeper.ops.local.process import run_to_end
+from turnkeeper.stores.temporal.payload_converter import DATA_CONVERTER
 
 Pause = Literal["until told", "until stopping", "forever"]
 """`until told`: by a line on stdin. `until stopping`: until the worker has begun to shut down."""
@@ -220,7 +220,7 @@ class Interceptor(client.Interceptor, sdk.Interceptor):
 
             async def signal_external_workflow(self, input: sdk.SignalExternalWorkflowInput) -> None:
                 if not workflow.unsafe.is_replaying():
-                    course.passes(f"{input.signal} is sent")
+                    course.passes(f"{input.args[0].kind} is sent")
                 await super().signal_external_workflow(input)
 
         class Arrivals(sdk.WorkflowInboundInterceptor):
@@ -229,11 +229,20 @@ class Interceptor(client.Interceptor, sdk.Interceptor):
 
             async def handle_signal(self, input: sdk.HandleSignalInput) -> None:
                 if not workflow.unsafe.is_replaying():
-                    name = f"prompt {input.args[0]['id']}" if input.signal == "prompt" else input.signal
-                    course.passes(f"{name} arrives")
+                    course.passes(f"{_message_in(input)} arrives")
                 await super().handle_signal(input)
 
         return Arrivals
+
+
+def _message_in(input: sdk.HandleSignalInput) -> str:
+    """Return a description of a signal."""
+    match input.signal:
+        case "prompt":
+            return f"prompt {input.args[0]['id']}"
+        case "feature_message":
+            return str(input.args[0]["kind"])
+    return input.signal
 
 
 class _Activities(sdk.ActivityInboundInterceptor):

@@ -29,8 +29,8 @@ from turnkeeper.models.settings.settings import Settings
 from turnkeeper.ops.local.ports import LOOPBACK, reserved_port
 from turnkeeper.stores.archive import ArchivedTurn
 from turnkeeper.stores.stores import Stores
+from turnkeeper.stores.temporal.payload_converter import DATA_CONVERTER
 from turnkeeper.workflows.delete_session import DeleteSession
-from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
 
 @pytest.fixture(autouse=True)

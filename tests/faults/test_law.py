@@ -31,7 +31,7 @@ from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.stores.stores import Stores
-from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
+from turnkeeper.stores.temporal.payload_converter import DATA_CONVERTER
 
 EXAMPLES, STEPS = 4, 25
 MAX_KILLS = 1

@@ -20,10 +20,11 @@ from tests.api.waits import until_not
 from tests.harness import Environment, environment
 from tests.processes.environment import SETTINGS, environment_without
 from tests.waiting import until
+from turnkeeper.clients.terminal.command_options import Gateway
 from turnkeeper.models.settings.settings import CONFIG_VARIABLE
 from turnkeeper.ops.local.ports import LOOPBACK, reserved_port
 from turnkeeper.ops.local.processes import Program
-from turnkeeper.ops.local.supervisor import Gateway, own_command
+from turnkeeper.ops.local.supervisor import own_command
 
 SMALL = {"max_queued_prompts": 3, "max_queued_bytes": 4_000, "max_state_bytes": 32_000}
 WIDE = {"max_queued_prompts": 500}

@@ -18,8 +18,8 @@ from pydantic import BaseModel, ConfigDict
 from tests.harness import BOUND, Environment, Gate, asks, says
 from tests.interop.npm import installed, node
 from turnkeeper.activities.providers.protocol import ModelError
+from turnkeeper.api.changes import RequestChanges
 from turnkeeper.api.services import Services
-from turnkeeper.features.access.audit.recorder import RequestAudit
 from turnkeeper.features.mcp import tasks, tools
 from turnkeeper.features.mcp.tools import Tool, Work
 from turnkeeper.features.tasks.session.task import CreateTask
@@ -89,16 +89,16 @@ class Greeting(BaseModel):
         return self.text
 
 
-async def greet(services: Services, audit: RequestAudit, arguments: SuiteArguments) -> Greeting:
+async def greet(services: Services, changes: RequestChanges, arguments: SuiteArguments) -> Greeting:
     return Greeting(text=f"Hello, {arguments.name}!")
 
 
 def starting(name: str) -> Tool[SuiteArguments]:
     """A tool of the suite, as a task whose description has the tool's name and arguments."""
 
-    async def run(services: Services, audit: RequestAudit, arguments: SuiteArguments) -> Work:
+    async def run(services: Services, changes: RequestChanges, arguments: SuiteArguments) -> Work:
         description = json.dumps([name, arguments.model_dump(), str(uuid4())])
-        return await tools.create_task(services, audit, CreateTask(description=description))
+        return await tools.create_task(services, changes, CreateTask(description=description))
 
     return Tool(name, "writer", name, "A tool of the suite.", SuiteArguments, Task, run, ToolAnnotations())
 

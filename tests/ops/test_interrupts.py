@@ -28,7 +28,7 @@ MODULES = [
     "typer",
     "pydantic",
     "turnkeeper.models.settings.settings",
-    "turnkeeper.ops.local.supervisor",
+    "turnkeeper.clients.terminal.gateway_command",
     "turnkeeper.clients.terminal.chat",
     "httpx2",
 ]

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from turnkeeper.cli import commands
-from turnkeeper.features.access.audit.store import AuditFilter
+from turnkeeper.features.access.audit.store import Audit, AuditFilter
 from turnkeeper.features.access.auth.api_keys import parse_key
 from turnkeeper.features.access.keys_command import lacks_key
 from turnkeeper.models.settings.settings import load_settings
@@ -46,8 +46,8 @@ async def test_api_4_the_audit_of_a_tenant_records_who_created_and_revoked_a_key
     created = json.loads((await asyncio.to_thread(keys, "create", "--tenant", "acme", "--json")).stdout)
     await asyncio.to_thread(keys, "revoke", created["id"])
     async with Stores.of(load_settings()) as stores:
-        revoked, new = await stores.audit.page(AuditFilter("acme"), before=None, limit=9)
-        assert await stores.audit.page(AuditFilter(""), before=None, limit=9) == []
+        revoked, new = await Audit(stores.database).page(AuditFilter("acme"), before=None, limit=9)
+        assert await Audit(stores.database).page(AuditFilter(""), before=None, limit=9) == []
     assert [(one.action, one.key_id, one.caller, one.status) for one in (new, revoked)] == [
         ("create_key", created["id"], "command", 200),
         ("revoke_key", created["id"], "command", 200),

@@ -17,8 +17,8 @@ from temporalio.testing import WorkflowEnvironment
 
 from tests.harness import DrivenSession, environment
 from tests.replay.stories import STORIES
-from turnkeeper.workflows import search_attributes
-from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
+from turnkeeper.stores.temporal import search_attributes
+from turnkeeper.stores.temporal.payload_converter import DATA_CONVERTER
 
 HISTORIES = Path(__file__).with_name("histories")
 ROOT = Path(__file__).parents[2]
@@ -38,6 +38,8 @@ async def record(names: list[str]) -> None:
 
 async def save(name: str, session: DrivenSession) -> None:
     """Write every run of the session, oldest first, as `<story>.json.gz`, `<story>.2.json.gz` and so on."""
+    # Answered once a worker has completed the first workflow task of the newest run: before, it has nothing to replay.
+    await session.handle.query("__temporal_workflow_metadata")
     HISTORIES.mkdir(exist_ok=True)
     for old in HISTORIES.glob(f"{name}.*json.gz"):
         old.unlink()

@@ -10,10 +10,11 @@ from tests.harness import UNASKED, DrivenSession, Environment, Gate, asks, last_
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.features.copies.document.order import CopyOrder, ForkSource
 from turnkeeper.features.tasks.rules.condensing import INSTRUCTION
-from turnkeeper.features.tasks.rules.history_policy import HandOffPresets
 from turnkeeper.features.tasks.session.sub_tasks import sub_task_id
 from turnkeeper.models.session.messages import DeletionOrder, SessionInput, deletion_id
 from turnkeeper.models.session.tools import session_tools
+from turnkeeper.models.settings.history_policy import HandOffPresets
+from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationState
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolInvocation, ToolSpec
 from turnkeeper.models.transcript.trajectory import ToolResult
@@ -491,7 +492,9 @@ async def ranked_history(env: Environment) -> DrivenSession:
         return says("It is done.") if is_task else answers.pop(0)
 
     env.vendor.answer = answer
-    session = await env.start(SessionInput(tool_policy={"*": "allow"}, hand_off=presets))
+    session = await env.start(
+        SessionInput(tool_policy={"*": "allow"}, features=Settings(hand_off=presets).session_features)
+    )
     for number, text in enumerate(("look", "delegate"), start=1):
         await session.prompt(text)
         await session.idle(turns=number)

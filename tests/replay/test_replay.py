@@ -16,9 +16,9 @@ from tests.replay.record import HISTORIES
 from tests.replay.stories import STORIES
 from turnkeeper.activities.tools import ToolActivities
 from turnkeeper.features.copies.workflow import CopySession
+from turnkeeper.stores.temporal.payload_converter import DATA_CONVERTER
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 from turnkeeper.workflows.delete_session import DeleteSession
-from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
 RECORDED = sorted(HISTORIES.glob("*.json.gz"))
 
@@ -81,7 +81,8 @@ async def _nothing(tools: object) -> None:
 async def test_ses_19_the_workflow_runs_under_the_strict_import_policy(story: str) -> None:
     """Here the sandbox loads the workflow's own module, which a worker passes through: forbidden calls in it raise."""
     strict = dataclasses.replace(
-        SandboxRestrictions.default,
+        # The objects of features are loaded with the package that a workflow lies in.
+        SandboxRestrictions.default.with_passthrough_modules("turnkeeper.features.feature"),
         import_notification_policy=(
             SandboxImportNotificationPolicy.RAISE_ON_UNINTENTIONAL_PASSTHROUGH
             | SandboxImportNotificationPolicy.WARN_ON_DYNAMIC_IMPORT

@@ -213,7 +213,7 @@ async def details(session: DrivenSession) -> str:
 async def test_ses_6_an_id_that_is_used_again_after_it_was_forgotten_is_another_turn(
     temporal: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.models.session.queue.fates.REMEMBERED_IDS", 5)
+    monkeypatch.setattr("turnkeeper.models.session.queue.prompts.REMEMBERED_IDS", 5)
     # On an environment of its own: its histories would not replay once the patch is undone.
     async with environment(temporal) as env:
         session = await env.start(SMALL)

@@ -27,19 +27,19 @@ from turnkeeper.models.session.messages import (
     Configure,
     ContextRequest,
     EndSession,
+    FeatureMessage,
     NoArgument,
     QueueRequest,
     SessionInput,
     StateRequest,
     WithdrawPrompt,
-    check_outside_start,
     configured,
     parse,
     parse_cursor,
     parse_replay_request,
-    read_start,
 )
 from turnkeeper.models.session.queue.prompts import read_prompt
+from turnkeeper.models.session.start import check_outside_start, read_start
 from turnkeeper.models.transcript.model_call import ModelRequestQuery
 
 REFUSAL_BYTES = 2_048
@@ -59,9 +59,9 @@ VALUES = [MANY, [0] * 500_000, "x" * 2_000_000, deep(150), 10**4_000, 1e308, [{}
 FIELDS = [
     *("id", "text", "mode", "sent_at", "title", "reason", "limits", "history", "tool_policy", "message_id", "model"),
     *("last_seen_message_id", "before", "limit", "max_history", "request", "call_id", "decision", "args_digest"),
-    *("carried", "first_prompt", "system_prompt"),
+    *("carried", "first_prompt", "system_prompt", "features", "body"),
 ]
-PARTS = ["transcript", "queue", "context", "tools", "archive", "task", "tasks", "moved_events", "running", "usage"]
+PARTS = ["transcript", "queue", "context", "tools", "archive", "features", "moved_events", "running", "usage"]
 
 READERS: dict[str, Callable[[Any], object]] = {
     "prompt": lambda raw: read_prompt(raw, extra_arguments=0, new_id="n", now=NOW),
@@ -79,15 +79,22 @@ READERS: dict[str, Callable[[Any], object]] = {
     "get_replay_context": parse_replay_request,
     "get_model_request": lambda raw: parse(ModelRequestQuery, raw),
     "internal_archive_move": lambda raw: parse(ArchiveMoveQuery, raw),
+    "feature_message": lambda raw: parse(FeatureMessage, raw),
     "task_changed": lambda raw: parse(TaskChange, raw),
     "request_allowance": lambda raw: parse(AllowanceRequest, raw),
     "grant_allowance": lambda raw: parse(AllowanceAnswer, raw),
 }
 
 
+def of_task(task: object) -> dict[str, object]:
+    """Return the start of a session that is to be the task."""
+    return {"features": {"tasks": {"task": task}}}
+
+
 def hostile_arguments(reader: str) -> list[Any]:
     arguments: list[Any] = [MANY, *VALUES, *({field: value} for field in FIELDS for value in VALUES)]
     if reader == "start":
+        arguments += [value for raw in VALUES for value in (of_task(raw), {"features": {"tasks": raw}})]
         arguments += [{"carried": {**NEW_STATE, part: value}} for part in PARTS for value in VALUES]
     return arguments
 
@@ -157,9 +164,12 @@ HOSTILE_STARTS: dict[str, Any] = {
     "a system prompt that can't be carried": {"system_prompt": "x" * 1_900_000},
     "limits of 170,000 keys": {"limits": MANY},
     "a first prompt of 170,000 keys": {"first_prompt": MANY},
-    "a task without a first prompt": {"task": {}},
-    "a task whose parent has no id": {"task": {"context": {"description": "x"}, "parent": "a/b"}},
-    "a task that stays open for less than no time": {"task": {"context": {"description": "x"}, "open_seconds": -1}},
+    "a task without a first prompt": of_task({}),
+    "a task whose parent has no id": of_task({"context": {"description": "x"}, "parent": "a/b"}),
+    "a task that stays open for less than no time": of_task({"context": {"description": "x"}, "open_seconds": -1}),
+    "a feature that is not enabled": {"features": {"telepathy": {}}},
+    "a feature that is no object": {"features": {"tasks": 7}},
+    "too many features": {"features": {str(number): {} for number in range(100_000)}},
     "a number": 7,
     "a list": [0] * 900_000,
 }
@@ -190,7 +200,7 @@ async def test_ses_10_a_hostile_start_is_rejected_and_never_stuck(shared: Enviro
 async def test_ses_10_a_task_is_rejected_for_the_same_reasons_as_its_first_prompt(
     shared: Environment, description: str, reason: str
 ) -> None:
-    start = {"task": {"context": {"description": description}}}
+    start = of_task({"context": {"description": description}})
     handle = await shared.client.start_workflow(
         "AgenticAIWorkflow", start, id=f"hostile-{uuid4()}", task_queue=shared.task_queue
     )

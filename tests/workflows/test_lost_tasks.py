@@ -20,8 +20,8 @@ from turnkeeper.api.temporal.commits import WorkflowTasks
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.conversation import ConversationState
+from turnkeeper.stores.temporal.payload_converter import DATA_CONVERTER
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
-from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
 Handle = WorkflowHandle[Any, Any]
 TURNS = 5

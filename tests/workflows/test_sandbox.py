@@ -23,8 +23,8 @@ from temporalio.converter import (
 )
 
 from tests.harness import environment
+from turnkeeper.stores.temporal.payload_converter import DATA_CONVERTER
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
-from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
 
 class RecordingCodec(PayloadCodec, WithSerializationContext):

@@ -15,7 +15,7 @@ from tests.harness import Environment
 from turnkeeper.models.session.messages import EndSession, SessionInput
 from turnkeeper.models.session.queue.prompts import PromptSignal
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.workflows import search_attributes
+from turnkeeper.stores.temporal import search_attributes
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -41,7 +41,7 @@ def test_ses_17_the_docs_name_every_public_handler_field_and_search_attribute() 
         for name, handler in handlers.items()
         if name and "For our own" not in (getattr(handler, "description", None) or "")
     }
-    fields = set(SessionInput.model_fields) - {"task", "hand_off", "carried"}
+    fields = set(SessionInput.model_fields) - {"features", "carried"}
     attributes = {key.name for key in vars(search_attributes).values() if isinstance(key, SearchAttributeKey)}
     assert {name for name in public | fields | attributes if f"`{name}`" not in PAGE} == set()
     assert f"`{Settings.model_fields['task_queue'].default}`" in PAGE

@@ -18,11 +18,10 @@ from temporalio.exceptions import ApplicationError
 
 from tests.harness import BOUND, DrivenSession, Environment, environment, replayer
 from tests.waiting import until
-from turnkeeper.models.session.carried_state import CarriedState
-from turnkeeper.models.session.messages import SessionInput
-from turnkeeper.models.session.queue.fates import REMEMBERED_FATES
+from turnkeeper.models.session.messages import CarriedState, SessionInput
+from turnkeeper.models.session.queue.prompts import REMEMBERED_FATES
 from turnkeeper.models.wire import UndecodablePayload
-from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
+from turnkeeper.stores.temporal.payload_converter import DATA_CONVERTER
 
 ENCODINGS = [
     *(b"json/plain", b"json/protobuf", b"binary/protobuf", b"binary/null", b"binary/plain", b"binary/encrypted"),
@@ -102,13 +101,13 @@ async def recorded_fates(driven: DrivenSession, count: int) -> Any:
     return fates if len(fates) >= min(count, REMEMBERED_FATES) else None
 
 
-@pytest.mark.parametrize("signal", ["end_chat", "task_changed"])
+@pytest.mark.parametrize("signal", ["end_chat", "feature_message"])
 async def test_ses_5_other_signals_with_any_payload_block_nothing(shared: Environment, signal: str) -> None:
     driven = await shared.start()
     await driven.prompt("hello")
     await driven.idle(turns=1)
     await driven.handle.signal(signal, raw(PAYLOADS[1]))
-    if signal == "task_changed":
+    if signal == "feature_message":
         await driven.handle.signal("end_chat")
     assert (await driven.handle.result())["status"] == "ended"
     assert await failed_tasks(driven) == []

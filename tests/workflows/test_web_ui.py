@@ -13,7 +13,7 @@ from temporalio.client import WorkflowHistory, WorkflowQueryFailedError
 from tests.harness import DrivenSession, Environment, Gate, asks, says
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.models.session.messages import SessionInput
-from turnkeeper.workflows import search_attributes
+from turnkeeper.stores.temporal import search_attributes
 
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"
 

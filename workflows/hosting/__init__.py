@@ -1,1 +1,1 @@
-"""Running the workflow in a process: connection, task slots, eviction."""
+"""What a worker needs to run the workflow: task slots, eviction, the SDK's private parts."""

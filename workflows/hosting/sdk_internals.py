@@ -50,7 +50,7 @@ from temporalio.workflow import Info
 from turnkeeper.activities.heartbeat import beat_now
 from turnkeeper.models.as_of import FORGET_QUERY
 from turnkeeper.models.ids import WorkflowId
-from turnkeeper.workflows.hosting.history_pages import newest_pages
+from turnkeeper.stores.temporal.history_pages import newest_pages
 
 if TYPE_CHECKING:
     from temporalio.bridge.proto.workflow_activation import WorkflowActivation

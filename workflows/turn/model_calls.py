@@ -13,12 +13,10 @@ from temporalio.workflow import ActivityCancellationType
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.call_model import ModelActivities
     from turnkeeper.activities.failures import asked_again
-    from turnkeeper.features.tasks.session.tree import budgets_of
-    from turnkeeper.features.tasks.workflow.allowance import TurnAllowance
     from turnkeeper.models.context.model_context import LearnedLimit
     from turnkeeper.models.context.model_view import head_tokens
     from turnkeeper.models.errors import ErrorType, TurnFailedError, fail
-    from turnkeeper.models.session.archive.index_entries import make_index_entry
+    from turnkeeper.models.session.views import make_index_entry
     from turnkeeper.models.texts.counted import counted
     from turnkeeper.models.transcript.model_call import ModelCall, ModelCallOutcome, ModelResponse, QuickReads
     from turnkeeper.models.transcript.trajectory import ToolResult, Usage
@@ -42,12 +40,11 @@ _NOT_RESENT: dict[str, tuple[ErrorType, str]] = {
 class ModelCalls:
     """The model calls of a turn."""
 
-    def __init__(self, scope: TurnScope, slot: RequestSlot, allowance: TurnAllowance) -> None:
+    def __init__(self, scope: TurnScope, slot: RequestSlot) -> None:
         self._scope = scope
         self._session = scope.session
         self._slot = slot
         self._tools = OfferedTools(scope)
-        self._allowance = allowance
         self._summaries = Summaries(scope, slot)
         self._resends_empty = False
         self._guesses_length = True
@@ -131,7 +128,7 @@ class ModelCalls:
         waits = silences = 0
         outcome = await self._call_model(request, waits)
         while outcome.wait_seconds is not None:
-            await self._allowance.check_spent()
+            await self._scope.check_spent()
             await self._wait(outcome, seconds=outcome.wait_seconds)
             waits += 1
             silences += outcome.wait_type is None
@@ -155,7 +152,7 @@ class ModelCalls:
         session = self._session
         self._slot.close()
         await self._evict()
-        await self._allowance.check_spent()  # a summary may have used up the rest
+        await self._scope.check_spent()  # a summary may have used up the rest
         await self._tools.load_if_due()
         self.segment = session.context.view.segment
         session.turn_slot.note_request()
@@ -218,7 +215,7 @@ class ModelCalls:
                 left_out=session.refusals.parts_of(turn.model, request.model_request.head),
                 may_be_too_long=self._guesses_length
                 and session.refusals.is_largest(turn.model, request.model_request.head, tokens=_tokens(request)),
-                **budgets_of(session).remaining(),
+                **session.budgets.remaining(),
             ),
             start_to_close_timeout=timedelta(seconds=turn.limits.model_timeout),
             schedule_to_close_timeout=self._scope.time_left(),

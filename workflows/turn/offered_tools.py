@@ -11,7 +11,7 @@ from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.tools import ToolActivities
-    from turnkeeper.models.session.tools.tool_list import merge_instructions, merge_tools, tools_digest
+    from turnkeeper.models.session.tools.session_tools import merge_instructions, merge_tools, tools_digest
     from turnkeeper.models.transcript.model_call import ToolList, ToolListCall, ToolSpec
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.turn.turn_scope import TurnScope, check_cancelled

@@ -1,9 +1,4 @@
-"""Summarises evicted messages before the next model request (CTX-5).
-
-Condenses the long texts of a task's history, before the first model call of its first turn (CTX-15).
-
-They are cut already: while this runs, and if it fails, the prompt has the cut texts.
-"""
+"""Summarises evicted messages before the next model request (CTX-5)."""
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
@@ -11,16 +6,10 @@ from temporalio.exceptions import ActivityError
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.failures import describe_failure
     from turnkeeper.activities.summarisation import SummaryActivities
-    from turnkeeper.features.tasks.activities import HandOffActivities
-    from turnkeeper.features.tasks.session.new_sub_task import CondenseCall, CondenseOutcome
-    from turnkeeper.features.tasks.session.task_view import CondensedTexts
-    from turnkeeper.features.tasks.session.tree import budgets_of
     from turnkeeper.models.context.model_view import digest_of
     from turnkeeper.models.texts.counted import counted
     from turnkeeper.models.tokens import estimate_tokens
     from turnkeeper.models.transcript.model_call import ModelRequest, SummaryCall, SummaryOutcome
-    from turnkeeper.models.transcript.trajectory import BlobRef
-    from turnkeeper.models.wire import REASON_CHARS
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.turn.open_request import OpenRequest, RequestSlot
     from turnkeeper.workflows.turn.turn_scope import TurnScope, check_cancelled
@@ -90,55 +79,3 @@ class Summaries:
         except ActivityError as error:
             check_cancelled(error)
             return SummaryOutcome(trouble=describe_failure(error)[1], spent=spent_usage(error))
-
-
-class Condensing:
-    """The condensing of a turn's prompt."""
-
-    def __init__(self, scope: TurnScope) -> None:
-        self._scope = scope
-        self._session = scope.session
-
-    async def condense_if_due(self) -> None:
-        """Replace the turn's prompt by one with condensed texts, if it has texts to condense.
-
-        The usage counts towards the turn's budget. If it fails, the turn continues with the cut texts.
-        """
-        session, texts = self._session, self._session.own_task.to_condense
-        if texts is None:
-            return
-        outcome = await self._outcome(texts.blob)
-        session.turn_slot.add_usage(outcome.usage)
-        session.turn_slot.add_usage(outcome.spent)
-        if outcome.trouble:
-            workflow.logger.warning("Long texts of the task's history are cut, not condensed: %s", outcome.trouble)
-        reason = outcome.trouble and outcome.trouble[:REASON_CHARS]
-        session.own_task.end_condensing(
-            outcome.prompt,
-            CondensedTexts(condensed=outcome.condensed, cut=max(0, texts.count - outcome.condensed), reason=reason),
-        )
-        self._scope.refresh_ui()
-
-    async def _outcome(self, texts: BlobRef) -> CondenseOutcome:
-        scope, session = self._scope, self._session
-        scope.check_stop()
-        try:
-            return await workflow.execute_activity_method(
-                HandOffActivities.condense_history,
-                CondenseCall(
-                    turn=session.transcript.count,
-                    texts=texts,
-                    model=scope.turn.model,
-                    request=session.count_request(),
-                    max_bytes=scope.turn.limits.prompt_bytes,
-                    **budgets_of(session).remaining(),
-                ),
-                start_to_close_timeout=activity_options.CONDENSE_TIMEOUT,
-                schedule_to_close_timeout=min(scope.time_left(), activity_options.CONDENSE_PATIENCE),
-                heartbeat_timeout=activity_options.HEARTBEAT_TIMEOUT,
-                retry_policy=activity_options.SUMMARY_RETRIES,
-                summary="long texts of the task's history",
-            )
-        except ActivityError as error:
-            check_cancelled(error)
-            return CondenseOutcome(trouble=describe_failure(error)[1], spent=spent_usage(error))

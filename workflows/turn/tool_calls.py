@@ -20,9 +20,6 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.failures import has_worker_died
     from turnkeeper.activities.tools import ToolActivities
-    from turnkeeper.features.tasks.workflow.allowance import TurnAllowance
-    from turnkeeper.features.tasks.workflow.sub_tasks import SubTaskRunner
-    from turnkeeper.features.tasks.workflow.task_tools import TaskTools
     from turnkeeper.models.errors import TurnExitError
     from turnkeeper.models.limits import LARGE_RESULT_BYTES
     from turnkeeper.models.session.approvals import NO_DIFFERENCE, approved_file, rejection_result
@@ -94,9 +91,8 @@ _QUEUE_TIMEOUTS = (TimeoutType.SCHEDULE_TO_START, TimeoutType.SCHEDULE_TO_CLOSE)
 class ToolCalls:
     """The tool calls of a turn."""
 
-    def __init__(self, scope: TurnScope, runner: SubTaskRunner, allowance: TurnAllowance) -> None:
+    def __init__(self, scope: TurnScope) -> None:
         self._scope = scope
-        self._task_tools = TaskTools(scope, runner, allowance)
         self._session = scope.session
         self._approvals = Approvals(scope)
         self._scheduled: set[str] = set()
@@ -214,8 +210,9 @@ class ToolCalls:
 
     async def _execute(self, call: ToolCall, inline_bytes: int) -> ToolResult:
         self._scope.check_stop()
-        if self._task_tools.has(call.name):
-            return await self._task_tools.run(call, inline_bytes=inline_bytes)
+        for part in self._scope.parts:
+            if part.runs(call.name):
+                return await part.run(call, inline_bytes=inline_bytes)
         if read := self.reads.pop(call.id, None):
             return read
         turn, time_left = self._scope.turn, self._scope.time_left()
@@ -260,7 +257,8 @@ class ToolCalls:
         )
 
     def _unanswered(self, call: ToolCall) -> ToolResult:
-        if call.id in self._task_tools.started or (call.id in self._scheduled and not self._only_reads(call.name)):
+        may_have_acted = any(part.may_have_acted(call.id) for part in self._scope.parts)
+        if may_have_acted or (call.id in self._scheduled and not self._only_reads(call.name)):
             return _outcome_unknown(f"the turn ended before {call.name} returned")
         return ToolResult(outcome=f"{call.name} was cancelled", status="cancelled")
 

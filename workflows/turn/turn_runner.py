@@ -6,13 +6,11 @@ a bug: it fails the workflow task, stays visible, and the turn continues after t
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from turnkeeper.features.tasks.workflow.allowance import TurnAllowance
-    from turnkeeper.features.tasks.workflow.sub_tasks import SubTaskRunner
     from turnkeeper.models.errors import ErrorType, TurnFailedError, TurnPausedError, TurnStoppedError, fail
     from turnkeeper.models.session.session import Session
     from turnkeeper.models.session.turn.running_turn import number_calls
@@ -22,9 +20,9 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.workflows.archiving import Archiving
     from turnkeeper.workflows.turn.model_calls import ModelCalls
     from turnkeeper.workflows.turn.open_request import OpenRequest, RequestSlot
-    from turnkeeper.workflows.turn.summaries import Condensing
     from turnkeeper.workflows.turn.tool_calls import ToolCalls
     from turnkeeper.workflows.turn.turn_scope import TurnScope
+    from turnkeeper.workflows.workflow_part import WorkflowPart
 
 
 class TurnRunner:
@@ -34,7 +32,7 @@ class TurnRunner:
         self,
         session: Session,
         archiving: Archiving,
-        runner: SubTaskRunner,
+        parts: Iterable[WorkflowPart],
         *,
         refresh_ui: Callable[[], None],
         is_due_for_new_run: Callable[[], bool],
@@ -42,11 +40,10 @@ class TurnRunner:
         self._session = session
         self._archiving = archiving
         self._scope = TurnScope(session, refresh_ui=refresh_ui, is_due_for_new_run=is_due_for_new_run)
+        self._scope.parts = [part.turn(self._scope) for part in parts]
         self._slot = RequestSlot()
-        self._condensing = Condensing(self._scope)
-        self._allowance = TurnAllowance(self._scope)
-        self._model_calls = ModelCalls(self._scope, self._slot, self._allowance)
-        self._tool_calls = ToolCalls(self._scope, runner, self._allowance)
+        self._model_calls = ModelCalls(self._scope, self._slot)
+        self._tool_calls = ToolCalls(self._scope)
         self._task: asyncio.Task[None] | None = None
         self._has_begun = False
 
@@ -110,7 +107,8 @@ class TurnRunner:
             raise
 
     async def _loop(self) -> ModelStep:
-        await self._condensing.condense_if_due()
+        for part in self._scope.parts:
+            await part.begin()
         await self._finish_pending_calls()  # of a turn that paused
         while True:
             await self._check_next_step()
@@ -147,7 +145,7 @@ class TurnRunner:
         """Run the tool calls of `step`, within the turn's budgets."""
         self._session.turn_slot.change(self._scope.turn.with_more(calls=len(step.tool_calls)))
         await self._tool_calls.check(step, self._reserve_for_results)
-        await self._allowance.check_step(self._model_calls.usage)
+        await self._scope.check_step(self._model_calls.usage)
         await self._finish_pending_calls()
 
     async def _finish_pending_calls(self) -> None:

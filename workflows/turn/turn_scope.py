@@ -1,7 +1,7 @@
-"""The scope of a running turn: session, change callback, stop and pause."""
+"""The scope of a running turn: session, change callback, stop and pause; and what a feature does in a turn."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import NoReturn
 
@@ -17,6 +17,29 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.session.turn.running_turn import RunningTurn
     from turnkeeper.models.transcript.conversation import TurnStop
     from turnkeeper.models.transcript.model_call import ToolSpec
+    from turnkeeper.models.transcript.trajectory import ToolCall, ToolResult, Usage
+
+
+class TurnPart:
+    """What a feature does in a turn. Each hook does nothing, unless a feature overrides it."""
+
+    async def begin(self) -> None:
+        """Do what comes before the turn's first model call, in each run."""
+
+    async def draw(self) -> None:
+        """Get more of a budget that the turn shares with others, if it needs more: its budgets are checked next."""
+
+    def runs(self, name: str) -> bool:
+        """Return whether the feature runs the tool of this name."""
+        return False
+
+    async def run(self, call: ToolCall, *, inline_bytes: int) -> ToolResult:
+        """Run a call of such a tool; content over `inline_bytes` of JSON is stored by reference."""
+        raise NotImplementedError
+
+    def may_have_acted(self, call_id: str) -> bool:
+        """Return whether a call that the feature has not finished may have had an effect."""
+        return False
 
 
 class TurnScope:
@@ -29,6 +52,8 @@ class TurnScope:
         self.session = session
         self.refresh_ui = refresh_ui
         self.is_due_for_new_run = is_due_for_new_run
+        self.parts: Sequence[TurnPart] = ()
+        """What features do in the turn."""
         self.stop: TurnStop | None = None
         self.handles_stop = False
         """Whether the model call watches `stop` itself: then a stop must not cancel the turn's task.
@@ -43,6 +68,18 @@ class TurnScope:
     def check_stop(self) -> None:
         if self.stop is not None:
             raise TurnStoppedError(self.stop.sentence)
+
+    async def check_spent(self) -> None:
+        """Raise `TurnFailedError` if nothing is left for a further step, after features have drawn more."""
+        for part in self.parts:
+            await part.draw()
+        self.session.budgets.check_spent()
+
+    async def check_step(self, usage: Usage | None) -> None:
+        """Check this before the calls of a step run, see `Budgets.check_step`."""
+        for part in self.parts:
+            await part.draw()
+        self.session.budgets.check_step(usage)
 
     def is_due_to_pause(self) -> bool:
         """Return whether to continue the turn in a new run (SES-14).

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Literal
 
-from turnkeeper.features.tasks.session.task_state import without_history_notes
 from turnkeeper.models.context.summary import SUMMARY_MARK
 from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.transcript.attachments import placeholder_text
 from turnkeeper.models.transcript.model_call import CallPart, ModelMessage, ModelRequest
+from turnkeeper.models.transcript.notes import without_history_notes
 from turnkeeper.models.transcript.trajectory import ToolStatus
 
 MAX_CHARS = 4_000

@@ -5,11 +5,6 @@ newest user message run from their beginning, as Temporal replays a workflow: a 
 it, any other is made now. Once every handler has returned, the answer is complete. Handlers are finite and a failed
 call is an outcome like any other, so a turn always ends.
 
-The offline model's condensed texts: the sentences of a text that matter most to the task (CTX-15).
-
-A sentence counts by its words in common with the task, and more if it states something definite: a number, a path, a
-name in quotes or code, a decision. The chosen ones stay in their order.
-
 The offline model's summary of a conversation, from the conversation's own sentences (CTX-5).
 
 It lists what the user stated, what was asked and answered, and what went wrong. An earlier summary is parsed and
@@ -18,20 +13,16 @@ included. If a section is too long, its oldest lines are dropped.
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 
 from turnkeeper.activities.providers.offline.handlers import (
     Conversation,
     facts_in,
     find_intents,
     run_intents,
-    sentences,
     shorten,
 )
 from turnkeeper.activities.providers.protocol import CallInfo, Delta
-from turnkeeper.features.tasks.rules.condensing import INSTRUCTION as CONDENSE_INSTRUCTION
-from turnkeeper.features.tasks.rules.condensing import TextToCondense, answer_of, read_request
-from turnkeeper.features.tasks.stores.bm25 import rank
 from turnkeeper.models.context.summary import INSTRUCTION, SUMMARY_MARK
 from turnkeeper.models.replay_text.grammar import (
     HISTORY,
@@ -44,41 +35,6 @@ from turnkeeper.models.replay_text.grammar import (
 from turnkeeper.models.tokens import CHARS_PER_TOKEN, estimate_tokens, tokens_of, weighted_chars
 from turnkeeper.models.transcript.model_call import CallPart, ModelRequest, ModelResponse, Part, RespondPart, ThinkPart
 from turnkeeper.models.transcript.trajectory import Usage
-
-_DEFINITE = re.compile(
-    r"\d|[\w.-]/[\w.-]|`[^`]+`|[“\"][^”\"]+[”\"]|\b(?:decided|must|never|always|agreed|because|instead|failed|error)\b",
-    re.IGNORECASE,
-)
-DEFINITE_WEIGHT = 0.3
-"""The weight of a definite statement, relative to the best match with the task."""
-
-
-def condensed_of(request: ModelRequest) -> str:
-    """Return the condensed texts of `request` as JSON, by their ids; an empty object for another request."""
-    condensing = read_request(request.messages[-1].content)
-    return answer_of(
-        {text.id: _condensed(text, task=condensing.task) for text in condensing.texts} if condensing else {}
-    )
-
-
-def _condensed(text: TextToCondense, *, task: str) -> str:
-    lines = [line for line in (sentence.strip() for sentence in sentences(text.text)) if line]
-    room, chosen = text.max_chars, set[int]()
-    for index in _by_weight(lines, task):
-        if len(lines[index]) + 1 <= room:
-            chosen.add(index)
-            room -= len(lines[index]) + 1
-    if not chosen and lines:
-        return shorten(lines[_by_weight(lines, task)[0]], text.max_chars)
-    return " ".join(lines[index] for index in sorted(chosen))
-
-
-def _by_weight(lines: Sequence[str], task: str) -> list[int]:
-    """Return the indexes of the lines, the most important first; of equal ones, the first."""
-    relevance = rank(task, lines)
-    weights = [relevance[index] + DEFINITE_WEIGHT * bool(_DEFINITE.search(line)) for index, line in enumerate(lines)]
-    return sorted(range(len(lines)), key=lambda index: (-weights[index], index))
-
 
 FACTS, EXCHANGES, PROBLEMS = "What the user said:", "What was asked and answered:", "What went wrong:"
 
@@ -150,6 +106,17 @@ ATTACHED = "You attached {names}. I can name attachments, but I can't look into 
 """Follows the answer, or comes before what the model can do."""
 
 
+TextOf = Callable[[ModelRequest], str]
+
+_texts: dict[str, TextOf] = {INSTRUCTION: summary_of}
+"""How requests are answered that are no conversation, by their system prompt."""
+
+
+def use_texts(texts: Mapping[str, TextOf]) -> None:
+    """Answer a feature's own requests too."""
+    _texts.update(texts)
+
+
 class OfflineModel:
     """The model behind `offline:`."""
 
@@ -176,13 +143,11 @@ def answer(request: ModelRequest, *, number: int = 1) -> ModelResponse:
     >>> answer(ModelRequest(head=RequestHead(), messages=messages)).text
     'You told me: the code is 4711.'
     """
-    if request.head.system == INSTRUCTION:
-        return respond(request, [RespondPart(kind="respond", text=summary_of(request))], number=number)
-    if request.head.system == CONDENSE_INSTRUCTION:
-        return respond(request, [RespondPart(kind="respond", text=condensed_of(request))], number=number)
+    if text_of := _texts.get(request.head.system):
+        return respond(request, [RespondPart(kind="respond", text=text_of(request))], number=number)
     conversation = Conversation(request)
     intents = find_intents(conversation.request)
-    texts, uses = run_intents(intents, conversation)
+    sentences, uses = run_intents(intents, conversation)
     if uses:
         purposes = shorten(", ".join(use.purpose for use in uses), 200)
         thought = f"I was asked: “{shorten(conversation.request, 80)}”. Before I can answer, I have to {purposes}."
@@ -195,10 +160,10 @@ def answer(request: ModelRequest, *, number: int = 1) -> ModelResponse:
         parts.append(CallPart(kind="call", id=f"call_{number}_{index}", name=use.tool, args=dict(use.args)))
     if not uses:
         if conversation.attachments:
-            texts.append(ATTACHED.format(names=", ".join(conversation.attachments)))
+            sentences.append(ATTACHED.format(names=", ".join(conversation.attachments)))
         if not intents:
-            texts.append(ABILITIES)
-        parts.append(RespondPart(kind="respond", text="\n\n".join(texts) or ABILITIES))
+            sentences.append(ABILITIES)
+        parts.append(RespondPart(kind="respond", text="\n\n".join(sentences) or ABILITIES))
     return respond(request, parts, number=number)
 
 

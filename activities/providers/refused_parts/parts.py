@@ -8,7 +8,7 @@ from typing import Any
 
 from turnkeeper.activities.providers.request_encoding import description_with_schema, result_text
 from turnkeeper.activities.providers.visible_request import FULL, Sight, visible_request
-from turnkeeper.models.session.tools.tool_list import tools_digest
+from turnkeeper.models.session.tools.session_tools import tools_digest
 from turnkeeper.models.transcript.model_call import CallPart, ModelMessage, ModelRequest, ToolSpec
 from turnkeeper.models.transcript.refused_parts import PartKind, RefusedPart
 

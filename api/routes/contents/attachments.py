@@ -7,12 +7,12 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
-from turnkeeper.api.dependencies import AuditDep, BlobHash, ServicesDep, SessionId
+from turnkeeper.api.dependencies import BlobHash, ChangesDep, ServicesDep, SessionId
 from turnkeeper.api.http.etags import matches
-from turnkeeper.api.http.limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.openapi import SESSION, errors
 from turnkeeper.api.problems import invalid, problem
 from turnkeeper.api.prompts.attachments import attachment_path
+from turnkeeper.api.roles import MAX_HISTORY_BYTES, access
 from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.models.transcript.attachments import (
     MAX_ATTACHMENT_BYTES,
@@ -64,11 +64,12 @@ _FIELDS = {"name": "name", "media_type": "Content-Type"}
     openapi_extra=_ANY_BODY,
     responses=errors(*SESSION, "too-large"),
 )
+@access("writer")
 async def upload_attachment(
     request: Request,
     response: Response,
     services: ServicesDep,
-    audit: AuditDep,
+    changes: ChangesDep,
     workflow_id: SessionId,
     name: Name = None,
 ) -> Any:
@@ -92,7 +93,7 @@ async def upload_attachment(
         raise invalid(_FIELDS.get(wrong[0], "body"), wrong[1])
     if wrong_content := check_content(content, attachment.media_type):
         raise invalid("body", wrong_content)
-    async with audit.change("upload", workflow_id):
+    async with changes.begin("upload", workflow_id):
         await services.attachments.store(workflow_id, {attachment.hash or "": content})
     response.headers["Location"] = attachment_path(workflow_id, attachment.hash or "")
     return attachment
@@ -115,6 +116,7 @@ async def upload_attachment(
         **errors(*SESSION, "unknown-blob"),
     },
 )
+@access("reader")
 async def get_attachment(
     services: ServicesDep,
     workflow_id: SessionId,

@@ -10,6 +10,7 @@ from turnkeeper.api.dependencies import BlobHash, ServicesDep, SessionId
 from turnkeeper.api.http.etags import matches
 from turnkeeper.api.http.openapi import SESSION, errors
 from turnkeeper.api.problems import problem
+from turnkeeper.api.roles import access
 from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.models.texts.legible import legible_json
 
@@ -38,6 +39,7 @@ PLAIN_TEXT_HEADERS = {
         **errors(*SESSION, "unknown-blob", "archive-unavailable"),
     },
 )
+@access("reader")
 async def get_blob(
     services: ServicesDep,
     workflow_id: SessionId,

@@ -3,6 +3,7 @@
 One workflow is one conversation. It continues as new when Temporal suggests it, with the whole conversation.
 """
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -35,7 +36,7 @@ async def file_read(path: str) -> str:
 
 
 class FakeModel(Model):
-    """Answers at once."""
+    """Answers after `work.MODEL_SECONDS`."""
 
     async def get_response(
         self,
@@ -44,6 +45,7 @@ class FakeModel(Model):
         *args: Any,
         **options: Any,
     ) -> ModelResponse:
+        await asyncio.sleep(work.MODEL_SECONDS)
         items = [{"role": "user"}] if isinstance(input, str) else input
         last_prompt = max(place for place, item in enumerate(items) if item.get("role") == "user")
         results = sum(item.get("type") == "function_call_output" for item in items[last_prompt:])

@@ -3,6 +3,7 @@
 One workflow is one conversation. It continues as new when Temporal suggests it, with the whole conversation.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -36,7 +37,8 @@ async def file_read(path: str) -> str:
     return work.RESULT
 
 
-def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+async def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+    await asyncio.sleep(work.MODEL_SECONDS)
     results = 0
     for part in (part for message in messages if isinstance(message, ModelRequest) for part in message.parts):
         results = 0 if isinstance(part, UserPromptPart) else results + isinstance(part, ToolReturnPart)

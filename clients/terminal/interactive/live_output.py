@@ -16,12 +16,12 @@ from turnkeeper.clients.terminal import texts
 from turnkeeper.clients.terminal.formatting import elapsed, one_line
 from turnkeeper.clients.terminal.interactive import renderer
 from turnkeeper.clients.terminal.interactive.terminal_style import SPINNER, Sign, TerminalStyle
-from turnkeeper.features.tasks.session.task_view import SubTask
 from turnkeeper.models.session.queue.prompts import QueuedPrompt
 from turnkeeper.models.texts.counted import counted
 from turnkeeper.models.transcript.attachments import Attachment, with_names
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.partial_output import PartialPart
+from turnkeeper.models.transcript.task_view import SubTask
 from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall
 
 FRAME_SECONDS = 0.1

@@ -7,11 +7,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query
 from fastapi.responses import StreamingResponse
 
-from turnkeeper.api.dependencies import AuditDep, ServicesDep
+from turnkeeper.api.dependencies import ChangesDep, ServicesDep
 from turnkeeper.api.http.openapi import ANY, errors
+from turnkeeper.api.roles import access
 from turnkeeper.api.services import Services
+from turnkeeper.features.access.audit.recorder import AuditRecorder
 from turnkeeper.features.access.audit.store import AuditFilter, AuditRow, Position, position_of
-from turnkeeper.models.http_responses import AuditAction, AuditEntry, AuditPage
+from turnkeeper.models.http_responses import Action, AuditEntry, AuditPage
 from turnkeeper.models.ids import ID_PATTERN
 from turnkeeper.models.session.messages import USER_PATTERN
 from turnkeeper.models.wire import UtcDatetime
@@ -35,12 +37,13 @@ CURSOR_PATTERN = r"^[0-9]{1,16}\.[0-9a-f]{32}$"
         **errors(*ANY),
     },
 )
+@access("admin")
 async def read_audit(
     services: ServicesDep,
-    audit: AuditDep,
+    changes: ChangesDep,
     session: Annotated[str | None, Query(pattern=ID_PATTERN, description="Only changes of this session.")] = None,
     user: Annotated[str | None, Query(pattern=USER_PATTERN, description="Only what this user asked for.")] = None,
-    action: Annotated[AuditAction | None, Query(description="Only this action.")] = None,
+    action: Annotated[Action | None, Query(description="Only this action.")] = None,
     since: Annotated[UtcDatetime | None, Query(description="Only from this time on.")] = None,
     limit: Annotated[int, Query(ge=1, le=1_000, description="Most entries a page; JSON lines have no pages.")] = 100,
     cursor: Annotated[
@@ -53,14 +56,14 @@ async def read_audit(
     With `Accept: application/x-ndjson` all of it comes, one entry a line; that stands in the audit itself, as `export`.
     There is never a text of a conversation in it, nor a value that was set.
     """
-    which = AuditFilter(audit.caller.tenant, session_id=session, user=user, action=action, since=since)
+    which = AuditFilter(changes.caller.tenant, session_id=session, user=user, action=action, since=since)
     before = _position(cursor)
     if LINES in accept:
         before = before or (microseconds(datetime.now(UTC)), "")  # nothing of this request, nor of later ones
-        async with audit.change("export", audit.caller.workflow_id(session) if session else None):
-            first = await services.audit.page(which, before=before, limit=PAGE)
+        async with changes.begin("export", changes.caller.workflow_id(session) if session else None):
+            first = await services.get(AuditRecorder).page(which, before=before, limit=PAGE)
         return StreamingResponse(_lines(services, which, first), media_type=LINES)
-    page = await services.audit.page(which, before=before, limit=limit)
+    page = await services.get(AuditRecorder).page(which, before=before, limit=limit)
     next_cursor = "{}.{}".format(*position_of(page[-1])) if len(page) == limit else None
     return AuditPage(entries=[_entry(row) for row in page], next_cursor=next_cursor)
 
@@ -70,7 +73,7 @@ async def _lines(services: Services, which: AuditFilter, page: list[AuditRow]) -
         yield "".join(f"{_entry(row).model_dump_json()}\n" for row in page)
         if len(page) < PAGE:
             return
-        page = await services.audit.page(which, before=position_of(page[-1]), limit=PAGE)
+        page = await services.get(AuditRecorder).page(which, before=position_of(page[-1]), limit=PAGE)
 
 
 def _position(cursor: str | None) -> Position | None:

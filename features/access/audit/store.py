@@ -11,10 +11,10 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, select, tuple_
 
+from turnkeeper.features.access.tables import AUDIT
 from turnkeeper.stores.database.database import Database
 from turnkeeper.stores.database.moments import microseconds, moment_of
 from turnkeeper.stores.database.rows import insert_into
-from turnkeeper.stores.database.tables import AUDIT
 
 
 @dataclass

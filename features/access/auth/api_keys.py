@@ -14,11 +14,11 @@ from hashlib import sha256
 
 from sqlalchemy import Connection, Row, select, update
 
-from turnkeeper.models.settings.settings import Role, parse_role
+from turnkeeper.features.access.tables import API_KEYS
+from turnkeeper.models.roles import Role, parse_role
 from turnkeeper.stores.database.database import Database
 from turnkeeper.stores.database.moments import microseconds, moment_of
 from turnkeeper.stores.database.rows import insert_missing
-from turnkeeper.stores.database.tables import API_KEYS
 
 WithKey = Callable[[Connection, "ApiKey"], None]
 """What belongs into the same transaction as a key's creation or revocation."""

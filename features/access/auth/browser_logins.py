@@ -2,25 +2,15 @@
 
 Browsers send a cookie to every server on the same host name, whatever its port. So the cookie has no key, only a random
 token that is of use at this gateway alone, until the login ends.
-
-What of an open request ends when its credential ends (API-4).
-
-A request that only reads ends at once. One that changes something is answered first, as a refusal would say that
-nothing was done; only its wait and its stream end.
 """
 
-from collections.abc import Callable, Mapping, MutableMapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
-import anyio
 from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 
-from turnkeeper.api.callers import Caller
-from turnkeeper.api.identity import Identity
+from turnkeeper.api.callers import Caller, Identity
 from turnkeeper.api.problems import problem
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.features.access.auth.keys import KeyVerifier
@@ -99,40 +89,3 @@ class LoginVerifier:
     async def is_valid(self, digest: str) -> bool:
         """Return whether the login was not ended. Raises `StoreUnavailableError`."""
         return await self._recent.find(digest) is not None
-
-
-_CHANGES = "changes"
-_WAIT = "until_credential_ends"
-
-
-@dataclass(frozen=True, eq=False)
-class OpenRequest:
-    """A part of a request that can be ended: all of it, or its wait."""
-
-    scope: anyio.CancelScope
-    may_end: Callable[[], bool]
-
-    def cancel(self) -> None:
-        """End it, unless it may not end now. The next check of its credential tries again."""
-        if self.may_end():
-            self.scope.cancel()
-
-
-def let_change_finish(scope: MutableMapping[str, Any]) -> None:
-    """Note in the request's ASGI `scope` that it changes something from now on."""
-    scope.setdefault("state", {})[_CHANGES] = True
-
-
-def changes_something(scope: Mapping[str, Any]) -> bool:
-    return _CHANGES in scope["state"]
-
-
-def allow_waits(scope: Mapping[str, Any], wait: Callable[[], AbstractContextManager[anyio.CancelScope]]) -> None:
-    """Set what `until_credential_ends` opens in this request."""
-    scope["state"][_WAIT] = wait
-
-
-def until_credential_ends(scope: Mapping[str, Any]) -> AbstractContextManager[object]:
-    """Open a block for the wait of a request that has changed something: it is left once the credential has ended."""
-    wait: Callable[[], AbstractContextManager[anyio.CancelScope]] = scope.get("state", {}).get(_WAIT, nullcontext)
-    return wait()

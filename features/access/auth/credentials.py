@@ -9,17 +9,17 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import anyio
 from starlette.datastructures import Headers
 
-from turnkeeper.api.callers import LOCAL
-from turnkeeper.api.identity import LOCAL_IDENTITY, Identity
+from turnkeeper.api.callers import LOCAL, LOCAL_IDENTITY, Identity
 from turnkeeper.api.problems import NO_CREDENTIAL, problem
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.features.access.auth.api_keys import PREFIX, ApiKeys
-from turnkeeper.features.access.auth.browser_logins import LoginVerifier, OpenRequest, login_token
+from turnkeeper.features.access.auth.browser_logins import LoginVerifier, login_token
 from turnkeeper.features.access.auth.keys import KeyVerifier
 from turnkeeper.features.access.auth.logins import Logins
 from turnkeeper.models.settings.settings import AuthSettings
@@ -41,8 +41,21 @@ def credential_in(headers: Headers) -> str | None:
     return credential.strip() or None if scheme.lower() == "bearer" else None
 
 
-class Authenticator:
-    """Says who sends a request, and ends requests whose credential has ended."""
+@dataclass(frozen=True, eq=False)
+class _OpenRequest:
+    """A part of a request that can be ended: all of it, or its wait."""
+
+    scope: anyio.CancelScope
+    may_end: Callable[[], bool]
+
+    def cancel(self) -> None:
+        """End it, unless it may not end now. The next check of its credential tries again."""
+        if self.may_end():
+            self.scope.cancel()
+
+
+class CredentialAuthenticator:
+    """Says whose credential a request carries, and ends requests whose credential has ended."""
 
     def __init__(self, settings: AuthSettings, keys: ApiKeys, logins: Logins, timeouts: Timeouts) -> None:
         self._settings = settings
@@ -50,7 +63,7 @@ class Authenticator:
         self._keys = KeyVerifier(keys, timeouts) if settings.keys else None
         self.logins = LoginVerifier(logins, self._keys, timeouts)
         self._tokens: TokenVerifier | None = None
-        self._open: dict[Identity, set[OpenRequest]] = {}
+        self._open: dict[Identity, set[_OpenRequest]] = {}
 
     @property
     def is_on(self) -> bool:
@@ -91,7 +104,7 @@ class Authenticator:
     ) -> Iterator[anyio.CancelScope]:
         """Open a scope that is cancelled when the identity's credential ends; later, while `may_end` says no."""
         with anyio.CancelScope() as scope:
-            request = OpenRequest(scope, may_end)
+            request = _OpenRequest(scope, may_end)
             self._open.setdefault(identity, set()).add(request)
             try:
                 yield scope

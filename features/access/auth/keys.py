@@ -2,8 +2,7 @@
 
 from datetime import UTC, datetime
 
-from turnkeeper.api.callers import Caller
-from turnkeeper.api.identity import Identity
+from turnkeeper.api.callers import Caller, Identity
 from turnkeeper.api.problems import problem
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.features.access.auth.api_keys import ApiKey, ApiKeys, has_secret, parse_key

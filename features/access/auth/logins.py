@@ -13,11 +13,11 @@ from hashlib import sha256
 
 from sqlalchemy import Connection, Row, delete, select
 
-from turnkeeper.models.settings.settings import Role, parse_role
+from turnkeeper.features.access.tables import LOGINS
+from turnkeeper.models.roles import Role, parse_role
 from turnkeeper.stores.database.database import Database
 from turnkeeper.stores.database.moments import microseconds, moment_of
 from turnkeeper.stores.database.rows import insert_missing
-from turnkeeper.stores.database.tables import LOGINS
 
 TOKEN_BYTES = 32
 

@@ -23,14 +23,14 @@ from typing import IO, Any
 
 import jwt
 
-from turnkeeper.api.callers import ROLES, Caller, Role
+from turnkeeper.api.callers import ROLES, Caller, Identity, Role
 from turnkeeper.api.coalescer import Coalescer
-from turnkeeper.api.identity import Identity
 from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.ids import DEFAULT_TENANT, is_tenant
+from turnkeeper.models.roles import parse_role
 from turnkeeper.models.settings.origins import parse_origin
-from turnkeeper.models.settings.settings import OidcSettings, is_loopback, parse_role
+from turnkeeper.models.settings.settings import OidcSettings, is_loopback
 from turnkeeper.stores.database.tables import MAX_ID_CHARS
 
 ALGORITHMS = frozenset(

@@ -18,11 +18,9 @@ from turnkeeper.models.context.view_entries import ViewRef
 from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.replay_text.turns import MovedEvents, count_events
-from turnkeeper.models.session.carried_state import CarriedState, SessionFacts
-from turnkeeper.models.session.messages import SessionInput
-from turnkeeper.models.session.queue.fates import REMEMBERED_FATES, REMEMBERED_IDS
+from turnkeeper.models.session.messages import CarriedState, SessionFacts, SessionInput
 from turnkeeper.models.session.queue.prompt_queue import QueueState
-from turnkeeper.models.session.queue.prompts import Fate
+from turnkeeper.models.session.queue.prompts import REMEMBERED_FATES, REMEMBERED_IDS, Fate
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.transcript.attachments import Attachment
 from turnkeeper.models.transcript.conversation import ConversationMessage
@@ -36,7 +34,8 @@ from turnkeeper.models.wire import Compact
 class SessionSnapshot(Compact):
     """A session's configuration, its turns after the archived ones, and what the model sees. Under 1 MB of JSON.
 
-    It ends with the last completed turn. Opaque provider state is left out: a copy begins a new segment.
+    It ends with the last completed turn. Opaque provider state is left out: a copy begins a new segment. So is what its
+    features have: a copy is no task.
     """
 
     config: SessionInput
@@ -56,7 +55,7 @@ def snapshot_of(session: Session) -> SessionSnapshot:
         running = transcript.turns[-1].id
         transcript = transcript.model_copy(update={"turns": transcript.turns[:-1]})
     return SessionSnapshot(
-        config=session.config.model_copy(update={"chat_url": None, "task": None}),
+        config=session.config.model_copy(update={"chat_url": None, "features": {}}),
         facts=session.facts,
         transcript=transcript,
         context=context_through(session.context.state, transcript.count),

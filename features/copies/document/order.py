@@ -3,14 +3,15 @@
 from pydantic import Field
 
 from turnkeeper.features.copies.document.document import Hash
-from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.session.messages import FeatureMessage, SessionInput
 from turnkeeper.models.wire import Compact, Items, UtcDatetime
 
 COPY = "copy"
 """Key of the memo of a session that is or was a copy; its value is a `CopyMemo`."""
 
-COPYING = "The session is being copied, and can't be read before that is done."
-"""Answer to the queries of readers that do not know of the receipt."""
+
+SNAPSHOT = FeatureMessage(feature="copies", kind="snapshot")
+"""Asks a session what a copy of it is made of: the argument of the query of features."""
 
 
 class ForkSource(Compact):

@@ -31,8 +31,7 @@ from turnkeeper.models.context.view_entries import ViewRef
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import is_id
 from turnkeeper.models.invalid_values import field_path, reason_of
-from turnkeeper.models.session.carried_state import CarriedState
-from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.session.messages import CarriedState, SessionInput
 from turnkeeper.models.transcript.attachments import (
     HASH_PATTERN,
     MAX_ATTACHMENTS,

@@ -15,7 +15,6 @@ from pydantic import ValidationError
 from temporalio.client import WorkflowExecution
 
 from turnkeeper.api.bodies import default_input
-from turnkeeper.features.tasks.rules.hand_off import TaskValidationWarning
 from turnkeeper.features.tasks.session.sub_tasks import sub_task_id
 from turnkeeper.features.tasks.session.task import CreateTask, PreparedTask
 from turnkeeper.features.tasks.session.task_input import (
@@ -25,11 +24,13 @@ from turnkeeper.features.tasks.session.task_input import (
     TaskNote,
     TextsToCondense,
 )
+from turnkeeper.features.tasks.session_part import with_task
 from turnkeeper.models.bounds import head_within
 from turnkeeper.models.ids import WorkflowId, workflow_id
 from turnkeeper.models.session.messages import Configure, SessionInput, configured, make_title
 from turnkeeper.models.session.queue.prompts import check_text
 from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.task_view import TaskValidationWarning
 
 WARNINGS_BYTES = 32_000
 """How many bytes of warnings are in the memo; a repeated request gets no more."""
@@ -97,7 +98,7 @@ def task_input(
         attachments=prepared.attachments,
         to_condense=to_condense,
     )
-    return start.model_copy(update={"task": context})
+    return with_task(start, context)
 
 
 def note_of(task: CreateTask, prepared: PreparedTask) -> TaskNote:

@@ -22,16 +22,15 @@ from turnkeeper.api.store_calls import seconds_from_now
 from turnkeeper.api.temporal.session_reader import FINAL_STATUS_OF, SessionReader
 from turnkeeper.api.temporal.temporal_calls import call_temporal
 from turnkeeper.features.tasks.api.new_task import read_note
-from turnkeeper.features.tasks.session.task_input import NO_PARENT
 from turnkeeper.features.tasks.session.task_state import summary_of_answer, task_status
-from turnkeeper.features.tasks.session.task_view import FINAL, TaskStatus
 from turnkeeper.models.http_responses import Task, TaskResult
 from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.session.messages import SessionEnd, StateRequest
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState
+from turnkeeper.models.transcript.task_view import FINAL, NO_PARENT, TaskStatus
 from turnkeeper.models.transcript.trajectory import Usage
-from turnkeeper.workflows import search_attributes
+from turnkeeper.stores.temporal import search_attributes
 
 AGAIN_SECONDS = 1.0
 """The pause before the next read when no worker answered."""

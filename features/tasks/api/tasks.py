@@ -5,16 +5,17 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
-from turnkeeper.api.bodies import TaskMessage, chat_url, session_links
+from pydantic import ConfigDict
+
+from turnkeeper.api.bodies import Id, PromptText, chat_url, session_links
 from turnkeeper.api.callers import Caller
+from turnkeeper.api.changes import RequestChanges, Starts, field_names
 from turnkeeper.api.history.transcript_reader import TranscriptReader
 from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.prompts.prompt_sender import PromptSender, new_prompt
 from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import SessionReader
-from turnkeeper.features.access.audit.recorder import RequestAudit, field_names
-from turnkeeper.features.access.session_limits import Starts
 from turnkeeper.features.listing.lists import SessionLists, parent_of
 from turnkeeper.features.tasks.api.new_task import (
     new_task_id,
@@ -24,18 +25,19 @@ from turnkeeper.features.tasks.api.new_task import (
     task_input,
 )
 from turnkeeper.features.tasks.api.task_reader import CANCELLING, TaskReader
-from turnkeeper.features.tasks.rules.history_policy import HistoryPolicy
 from turnkeeper.features.tasks.rules.inheritance import MAX_PAGES, Inheritance
 from turnkeeper.features.tasks.session.task import CreateTask, PreparedTask, policy_of, prepare_task
 from turnkeeper.features.tasks.session.task_input import MEMO_KEY, TaskNote
-from turnkeeper.features.tasks.session.task_view import TaskStatus
 from turnkeeper.features.tasks.stores.bm25 import rank
 from turnkeeper.features.tasks.stores.histories import store_hand_off
 from turnkeeper.models.http_responses import Task, TaskPage, TaskReceipt
 from turnkeeper.models.ids import WorkflowId, session_id_of, sibling_id, workflow_id
 from turnkeeper.models.limits import Limits
-from turnkeeper.models.session.queue.prompts import check_text
+from turnkeeper.models.session.queue.prompts import PromptMode, check_text
+from turnkeeper.models.settings.history_policy import HistoryPolicy
 from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.task_view import TaskStatus
+from turnkeeper.models.wire import Strict
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.session_index import IndexedSession, IndexQuery
 from turnkeeper.stores.stores import Stores
@@ -45,6 +47,16 @@ CANCEL_SECONDS = 1.5
 
 MAX_TURNS = 200
 """Turns of the first page that is read for a task that inherits its parent's conversation."""
+
+
+class TaskMessage(Strict):
+    """A further prompt for a task. The same `id` sent twice is one prompt."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"text": "also the Python files", "id": "m-1"}]})
+
+    text: PromptText
+    id: Id | None = None
+    mode: PromptMode = "enqueue"
 
 
 class Tasks:
@@ -97,13 +109,13 @@ class Tasks:
             before = page.messages[0].id
         return inherited
 
-    async def create(self, task: CreateTask, audit: RequestAudit) -> TaskReceipt:
+    async def create(self, task: CreateTask, changes: RequestChanges) -> TaskReceipt:
         """Start a task. The same `idempotency_key` returns the same task; for another request it is a 409."""
-        workflow_id = new_task_id(task, tenant=audit.caller.tenant)
+        workflow_id = new_task_id(task, tenant=changes.caller.tenant)
         fields = field_names(task, without=("description", "idempotency_key"))
         starts: Starts = "unless it exists" if task.idempotency_key else "new"
-        async with audit.change("create_task", workflow_id, fields=fields, starts=starts):
-            return await self._create(workflow_id, task, audit.caller)
+        async with changes.begin("create_task", workflow_id, fields=fields, starts=starts):
+            return await self._create(workflow_id, task, changes.caller)
 
     async def _create(self, workflow_id: WorkflowId, task: CreateTask, caller: Caller) -> TaskReceipt:
         if task.idempotency_key:
@@ -204,10 +216,10 @@ class Tasks:
 
     # ---- changing
 
-    async def message(self, workflow_id: WorkflowId, message: TaskMessage, audit: RequestAudit) -> str:
+    async def message(self, workflow_id: WorkflowId, message: TaskMessage, changes: RequestChanges) -> str:
         """Send a task a further prompt, and return its id; a completed task starts working again."""
         prompt = new_prompt(message.text, message_id=message.id, mode=message.mode)
-        async with audit.change("message_task", workflow_id, message_id=prompt.id):
+        async with changes.begin("message_task", workflow_id, message_id=prompt.id):
             check_text(message.text, limits=Limits(), field="text")
             await self._tasks.describe(workflow_id)
             return await self._sender.send(workflow_id, prompt)

@@ -13,10 +13,10 @@ from pydantic_core import from_json, to_json
 
 from turnkeeper.features.tasks.rules.enrichment import first_prompt, history_that_fits
 from turnkeeper.features.tasks.rules.hand_off import HandOff
-from turnkeeper.features.tasks.rules.history_policy import HistoryPolicy, HistoryRole
 from turnkeeper.features.tasks.rules.task_context import OMITTED, HistoryMessage, TaskContext
 from turnkeeper.models.bounds import bound_text, encodable_text
 from turnkeeper.models.errors import TaskValidationError
+from turnkeeper.models.settings.history_policy import HistoryPolicy, HistoryRole
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, RequestHead
 from turnkeeper.models.wire import Frozen
 

@@ -11,15 +11,16 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
 from turnkeeper.features.tasks.rules.hand_off import HISTORY_FIELD, PROMPT_TOKENS, HandedOver, history_warning
-from turnkeeper.features.tasks.rules.history_policy import HistoryRole, clock_time
 from turnkeeper.features.tasks.rules.task_context import (
     ConversationHistory,
     HistoryMessage,
     TaskContext,
+    clock_time,
     read_task_context,
 )
 from turnkeeper.models.errors import TaskValidationError
 from turnkeeper.models.limits import PROMPT_BYTES
+from turnkeeper.models.settings.history_policy import HistoryRole
 from turnkeeper.models.tokens import estimate_tokens
 from turnkeeper.models.transcript.attachments import with_names
 

@@ -10,56 +10,23 @@ model is to condense are cut here too; their whole texts go along.
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from turnkeeper.features.tasks.rules.history_policy import (
-    HistoryPolicy,
-    HistoryRole,
-    is_timestamp,
-    moment_of,
-    resolve_policy,
-)
 from turnkeeper.features.tasks.rules.relevance import ExchangeRelevance, Rank, select_exchanges
-from turnkeeper.features.tasks.rules.task_context import ConversationHistory, HistoryMessage
+from turnkeeper.features.tasks.rules.task_context import ConversationHistory, HistoryMessage, is_timestamp, moment_of
 from turnkeeper.features.tasks.rules.text_room import CutText, grown_texts, read_attachments, room_for, with_numbers
 from turnkeeper.models.bounds import count_unencodable, encodable_text
 from turnkeeper.models.errors import TaskErrorType, TaskValidationError, preview
 from turnkeeper.models.invalid_values import field_path
+from turnkeeper.models.settings.history_policy import HistoryPolicy, HistoryRole, resolve_policy
 from turnkeeper.models.texts.counted import counted
-from turnkeeper.models.wire import Frozen
+from turnkeeper.models.transcript.task_view import Severity, TaskValidationWarning, WarningCode
 
 PROMPT_TOKENS = 20_000
 """Upper bound of the first prompt's estimated tokens (TSK-7)."""
 
 HISTORY_FIELD = "conversation_history"
 """The parameter of the conversation: prefix of all field paths here."""
-
-WarningCode = Literal[
-    "too_many_messages",
-    "missing_timestamp",
-    "invalid_timestamp",
-    "empty_content",
-    "truncated",
-    "condensed",
-    "not_condensed",
-    "not_attached",
-    "left_out",
-    "replaced_characters",
-    "total_size",
-    "all_filtered",
-    "prompt_size",
-]
-Severity = Literal["low", "medium", "high"]
-
-
-class TaskValidationWarning(Frozen):
-    """A correction; the message says what was changed. Warnings never fail a task (TSK-2)."""
-
-    code: WarningCode
-    field: str
-    message: str
-    severity: Severity = "low"
-    suggestion: str | None = None
 
 
 class HandedOver(NamedTuple):

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from turnkeeper.features.tasks.rules.hand_off import TaskValidationWarning, history_warning
-from turnkeeper.features.tasks.rules.history_policy import HistoryPolicy, HistoryRole
+from turnkeeper.features.tasks.rules.hand_off import history_warning
+from turnkeeper.models.settings.history_policy import HistoryPolicy, HistoryRole
 from turnkeeper.models.transcript.attachments import MAX_ATTACHMENTS, MAX_CONTENT_BYTES, Attachment, with_names
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.notes import earlier_try_note, ending_note, joined_prompts
+from turnkeeper.models.transcript.task_view import TaskValidationWarning
 from turnkeeper.models.transcript.trajectory import UserStep
 
 MAX_PAGES = 4

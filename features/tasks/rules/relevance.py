@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Literal
 
-from turnkeeper.features.tasks.rules.history_policy import HistoryPolicy
 from turnkeeper.features.tasks.rules.task_context import HistoryMessage
+from turnkeeper.models.settings.history_policy import HistoryPolicy
 from turnkeeper.models.wire import Frozen
 
 Rank = Callable[[str, Sequence[str]], Sequence[float]]

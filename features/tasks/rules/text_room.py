@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from turnkeeper.features.tasks.rules.history_policy import HistoryPolicy, TextLimit
 from turnkeeper.features.tasks.rules.task_context import ConversationHistory, HistoryMessage
 from turnkeeper.models.errors import RejectedError, TaskValidationError, preview
 from turnkeeper.models.invalid_values import error_type_of, field_path, reason_of
 from turnkeeper.models.limits import LARGE_TEXT_BYTES, PROMPT_BYTES
+from turnkeeper.models.settings.history_policy import HistoryPolicy, TextLimit
 from turnkeeper.models.tokens import estimate_tokens
 from turnkeeper.models.transcript.attachments import (
     MAX_ATTACHMENTS,

@@ -21,67 +21,15 @@ from pydantic import Field
 from pydantic_core import to_json
 
 from turnkeeper.models.ids import ID_PATTERN, PublicId
-from turnkeeper.models.limits import Limits
+from turnkeeper.models.session.turn.budgets import NOTHING, Amount, Caps, Share
 from turnkeeper.models.texts.counted import counted
-from turnkeeper.models.transcript.trajectory import COST_DIGITS, Usage, dollars
-from turnkeeper.models.wire import Compact, Frozen
+from turnkeeper.models.transcript.trajectory import COST_DIGITS
+from turnkeeper.models.wire import Compact
 
 SessionId = Annotated[PublicId, Field(pattern=ID_PATTERN)]
 
-MAX_AMOUNT = 2**53
-"""More than any tree uses; JSON readers have it exactly."""
-
 PORTIONS = 20
 """A grant is at least the cap divided by this number, if there is as much left: so a task asks about as often."""
-
-
-class Amount(Compact):
-    """Tokens, and cost in US dollars."""
-
-    tokens: int = Field(0, ge=0, le=MAX_AMOUNT)
-    cost: float = Field(0.0, ge=0, le=MAX_AMOUNT)
-
-    @classmethod
-    def of(cls, usage: Usage | None) -> "Amount":
-        return cls(tokens=max(0, usage.tokens), cost=max(0.0, usage.cost or 0.0)) if usage else cls()
-
-    def __add__(self, other: "Amount") -> "Amount":
-        # Not validated: a sum may be over the maximum.
-        return Amount.model_construct(
-            tokens=self.tokens + other.tokens, cost=round(self.cost + other.cost, COST_DIGITS)
-        )
-
-
-NOTHING = Amount()
-
-
-class Caps(Frozen):
-    """What a turn of a root and its tasks may use together; `None`: no limit."""
-
-    tokens: int | None = None
-    cost: float | None = None
-
-    @classmethod
-    def of(cls, limits: Limits) -> "Caps":
-        tokens, cost = limits.max_tokens_per_turn, limits.max_cost_per_turn
-        return cls(
-            tokens=None if tokens is None else min(tokens, MAX_AMOUNT),
-            cost=None if cost is None else min(cost, MAX_AMOUNT),
-        )
-
-    @property
-    def are_set(self) -> bool:
-        return self.tokens is not None or self.cost is not None
-
-    def used_up_by(self, amount: Amount) -> str | None:
-        """Return the name of the limit that is used up by `amount`; `None`: something of everything is left."""
-        if self.tokens is not None and amount.tokens >= self.tokens:
-            return "max_tokens_per_turn"
-        return "max_cost_per_turn" if self.cost is not None and amount.cost >= self.cost else None
-
-    def words(self, limit: str) -> str:
-        """Return the value of a limit for people."""
-        return f"{self.tokens:,} tokens" if limit == "max_tokens_per_turn" else dollars(self.cost or 0.0)
 
 
 class TaskAllowance(Compact):
@@ -292,17 +240,16 @@ class Allowance:
         self._answers: dict[int, AllowanceAnswer | None] = {}
         """The answers to requests that the turn waits for; `None`: not yet."""
 
-    @property
-    def granted(self) -> Caps:
-        """What the task may use in all of its turns; `None`: no limit."""
+    def share(self, used: Amount) -> Share:
+        """Return the task's share of what its tree may use, of which it has `used` some."""
         caps, granted = self.start.caps, self.state.granted
-        return Caps(
-            tokens=None if caps.tokens is None else granted.tokens, cost=None if caps.cost is None else granted.cost
-        )
+        tokens = None if caps.tokens is None else granted.tokens
+        cost = None if caps.cost is None else granted.cost
+        return Share(self.start.root, caps, granted=Caps(tokens=tokens, cost=cost), used=used)
 
     def used_up(self, used: Amount) -> str | None:
         """Return the name of the limit of which nothing is left; `None`: something of everything is left."""
-        return self.granted.used_up_by(used)
+        return self.share(used).used_up
 
     def is_too_small(self, used: Amount, *, need: Amount) -> bool:
         """Return whether the portion is too small for a step that needs about `need`."""

@@ -4,18 +4,20 @@ from datetime import datetime
 
 from pydantic import JsonValue
 
-from turnkeeper.features.tasks.rules.history_policy import HandOffPresets
 from turnkeeper.features.tasks.rules.inheritance import Inheritance
 from turnkeeper.features.tasks.rules.text_room import has_attachments
-from turnkeeper.features.tasks.session.allowance import Amount, Caps, TaskAllowance
+from turnkeeper.features.tasks.session.allowance import TaskAllowance
 from turnkeeper.features.tasks.session.task import prepare_task
 from turnkeeper.features.tasks.session.task_arguments import RunTask
 from turnkeeper.features.tasks.session.task_input import TaskInput
-from turnkeeper.features.tasks.session.task_view import SubTask
-from turnkeeper.models.ids import PublicId
-from turnkeeper.models.session.messages import SessionInput, make_title
+from turnkeeper.features.tasks.session_part import tasks_of, with_task
+from turnkeeper.models.ids import PublicId, sibling_url
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.session import Session
+from turnkeeper.models.session.turn.budgets import Amount, Caps
+from turnkeeper.models.settings.history_policy import HandOffPresets
 from turnkeeper.models.transcript.model_call import CompactUsage
+from turnkeeper.models.transcript.task_view import SubTask
 from turnkeeper.models.transcript.trajectory import BlobRef
 from turnkeeper.models.wire import Compact, UtcDatetime
 
@@ -82,8 +84,7 @@ def prepare_sub_task(session: Session, request: RunTask, *, now: datetime) -> Pr
 
     Ranking and condensing need an activity, see `needs_activity`; here its policy only cuts.
     """
-    presets = session.config.hand_off or HandOffPresets()
-    policy = request.policy(presets)
+    policy = request.policy(tasks_of(session).input.presets or HandOffPresets())
     policy = policy.model_copy(update={"relevant_to": False, "compress": "truncate"})
     inherited = None
     if request.inherits_history:
@@ -100,7 +101,7 @@ def needs_activity(session: Session, request: RunTask) -> bool:
 
     That is so if it is to be ranked or condensed, has attachments, or is partly in the archive.
     """
-    policy, transcript = request.policy(session.config.hand_off or HandOffPresets()), session.transcript
+    policy, transcript = request.policy(tasks_of(session).input.presets or HandOffPresets()), session.transcript
     if not request.inherits_history and request.conversation_history is None:
         return False
     if policy.ranks or policy.compress == "summarise" or has_attachments(request.conversation_history):
@@ -109,12 +110,6 @@ def needs_activity(session: Session, request: RunTask) -> bool:
     return request.inherits_history and (
         not inherited.is_enough or any(turn.has_attachments for turn in transcript.turns)
     )
-
-
-def start_sub_task(session: Session, request: RunTask, *, call_id: str) -> SubTask:
-    """Record a task of the running turn as started. Call it only if `SubTasks.rejection` is `None`."""
-    title = request.title or make_title(request.description)
-    return session.sub_tasks.start(call_id=call_id, title=title, background=request.background)
 
 
 def sub_task_input(
@@ -141,34 +136,27 @@ def sub_task_input(
             "max_cost_per_turn": None,
         }
     )
-    return session.config.model_copy(
+    start = session.config.model_copy(
         update={
             "title": task.title,
             "model": request.model or turn.model,
             "limits": limits,
             "tools": turn.tools,
             "tool_policy": turn.tool_policy,
-            "chat_url": chat_url_of(session, task),
-            "task": prepared.task.model_copy(
-                update={
-                    "parent": session.id,
-                    "reports": True,
-                    "background": request.background,
-                    "allowance": _allowance(session, portion),
-                    "open_seconds": BACKGROUND_OPEN_SECONDS if request.background else 0,
-                }
-            ),
+            "chat_url": sibling_url(session.config.chat_url, session.id, task.task_id),
         }
     )
-
-
-def _allowance(session: Session, portion: Amount) -> TaskAllowance:
-    above = session.allowance.start if session.allowance else TaskAllowance(root=session.id, depth=0)
-    caps = above.caps if session.allowance else Caps.of(session.turn_slot.running().limits)
-    return TaskAllowance(root=above.root, depth=above.depth + 1, caps=caps, portion=portion)
-
-
-def chat_url_of(session: Session, task: SubTask) -> str | None:
-    """Return the URL of a task's page; `None` if the session has none."""
-    url = session.config.chat_url
-    return url and task.task_id.join(url.rsplit(session.id, 1))
+    allowance = tasks_of(session).allowance
+    above = allowance.start if allowance else TaskAllowance(root=session.id, depth=0, caps=Caps.of(turn.limits))
+    return with_task(
+        start,
+        prepared.task.model_copy(
+            update={
+                "parent": session.id,
+                "reports": True,
+                "background": request.background,
+                "allowance": above.model_copy(update={"depth": above.depth + 1, "portion": portion}),
+                "open_seconds": BACKGROUND_OPEN_SECONDS if request.background else 0,
+            }
+        ),
+    )

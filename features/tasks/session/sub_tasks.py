@@ -5,11 +5,11 @@ from hashlib import sha256
 
 from pydantic_core import to_json
 
-from turnkeeper.features.tasks.session.allowance import MAX_AMOUNT
 from turnkeeper.features.tasks.session.task_state import TaskChange
-from turnkeeper.features.tasks.session.task_view import SubTask, TaskStatus
 from turnkeeper.models.ids import PublicId
 from turnkeeper.models.limits import Limits
+from turnkeeper.models.session.turn.budgets import MAX_AMOUNT
+from turnkeeper.models.transcript.task_view import SubTask, TaskStatus
 from turnkeeper.models.transcript.trajectory import Usage
 from turnkeeper.models.wire import Compact, Items
 

@@ -8,26 +8,20 @@ from pydantic import AfterValidator, Field, StrictBool, WithJsonSchema
 
 from turnkeeper.features.tasks.rules.condensing import LongTexts
 from turnkeeper.features.tasks.rules.enrichment import BARE_PROMPT_CHARS, first_prompt, history_that_fits
-from turnkeeper.features.tasks.rules.hand_off import (
-    HISTORY_FIELD,
-    PROMPT_TOKENS,
-    TaskValidationWarning,
-    hand_off_history,
-    history_warning,
-)
-from turnkeeper.features.tasks.rules.history_policy import KEEP_USER, HandOffPresets, HistoryPolicy, PolicyChoice
+from turnkeeper.features.tasks.rules.hand_off import HISTORY_FIELD, PROMPT_TOKENS, hand_off_history, history_warning
 from turnkeeper.features.tasks.rules.inheritance import Inheritance
 from turnkeeper.features.tasks.rules.relevance import ExchangeRelevance, Rank
 from turnkeeper.features.tasks.rules.task_context import ConversationHistory, Priority, TaskContext
 from turnkeeper.features.tasks.rules.text_room import attachments_of, contents_of, missing_hashes
-from turnkeeper.features.tasks.session.task_view import HandOffReport
 from turnkeeper.models.errors import TaskValidationError, preview
 from turnkeeper.models.ids import ID_PATTERN, checked_model
 from turnkeeper.models.session.messages import ModelName, Title
 from turnkeeper.models.session.tools.tool_policy import ToolPolicy
+from turnkeeper.models.settings.history_policy import KEEP_USER, HandOffPresets, HistoryPolicy, PolicyChoice
 from turnkeeper.models.texts.counted import counted
 from turnkeeper.models.tokens import estimate_tokens
 from turnkeeper.models.transcript.attachments import MAX_ATTACHMENTS, Attachment
+from turnkeeper.models.transcript.task_view import HandOffReport, TaskValidationWarning
 from turnkeeper.models.wire import NO_NUL_PATTERN, NOT_BLANK_PATTERN, Frozen, Strict
 
 MAX_ITEMS = 2_500

@@ -4,11 +4,11 @@ from typing import Literal, Self
 
 from pydantic import ValidationError, model_validator
 
-from turnkeeper.features.tasks.rules.history_policy import HandOffPresets, HistoryPolicy
 from turnkeeper.features.tasks.session.task import TaskRequest
 from turnkeeper.features.tasks.session.task_state import ProgressReport
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.session.queue.prompts import rejection_for
+from turnkeeper.models.settings.history_policy import HandOffPresets, HistoryPolicy
 
 
 class RunTask(TaskRequest):

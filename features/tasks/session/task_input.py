@@ -3,19 +3,16 @@
 from pydantic import Field
 
 from turnkeeper.features.tasks.rules.enrichment import first_prompt
-from turnkeeper.features.tasks.rules.hand_off import TaskValidationWarning
 from turnkeeper.features.tasks.rules.task_context import TaskContext
 from turnkeeper.features.tasks.session.allowance import TaskAllowance
-from turnkeeper.features.tasks.session.task_view import HandOffReport
 from turnkeeper.models.ids import ID_PATTERN
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.queue.prompts import PromptSignal
+from turnkeeper.models.settings.history_policy import HandOffPresets
 from turnkeeper.models.transcript.attachments import Attachment, json_bytes
+from turnkeeper.models.transcript.task_view import HandOffReport, TaskValidationWarning
 from turnkeeper.models.transcript.trajectory import BlobRef
 from turnkeeper.models.wire import Compact, Items
-
-NO_PARENT = "none"
-"""The parent of a task that no session has started, where sessions that are no task have none either."""
 
 
 class TextsToCondense(Compact):
@@ -50,23 +47,23 @@ class TaskInput(Compact):
     to_condense: TextsToCondense | None = None
     """What is to be condensed of the first prompt that is made from `context` (CTX-15)."""
 
-    @property
-    def without_context(self) -> "TaskInput":
-        """The input without its context, which is not needed once the first prompt is made."""
-        return self.model_copy(update={"context": None, "attachments": []})
+
+class TasksInput(Compact):
+    """What the input of a session has for tasks."""
+
+    task: TaskInput | None = None
+    """The task that the session is to be; its first prompt is made from the task's context."""
+    presets: HandOffPresets | None = None
+    """The operator's presets for the histories of its tasks; `None`: ours (CTX-9)."""
 
 
-def task_prompt(task: TaskInput, *, limits: Limits) -> PromptSignal | str | None:
-    """Return the first prompt that is made from the task's context; `None` if it has none.
+def task_prompt(task: TaskInput, context: TaskContext, *, new_id: str, limits: Limits) -> PromptSignal:
+    """Return the first prompt, which is made from the task's context.
 
     Attachments that the session would reject are left out: then the history only names them.
     """
-    if task.context is None:
-        return None
-    text = first_prompt(task.context)
-    if not task.attachments or json_bytes(task.attachments) > limits.attachments_bytes:
-        return text
-    return PromptSignal(text=text, attachments=task.attachments)
+    fits = json_bytes(task.attachments) <= limits.attachments_bytes
+    return PromptSignal(id=new_id, text=first_prompt(context), attachments=task.attachments if fits else [])
 
 
 MEMO_KEY = "task"

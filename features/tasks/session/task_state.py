@@ -7,13 +7,14 @@ from pydantic import AfterValidator, Field, JsonValue
 from pydantic_core import to_json
 
 from turnkeeper.features.tasks.session.task_input import TaskInput, TextsToCondense
-from turnkeeper.features.tasks.session.task_view import CondensedTexts, SubTask, TaskStatus
 from turnkeeper.models.bounds import bound_text, encodable, is_nested_over
 from turnkeeper.models.errors import ErrorType
 from turnkeeper.models.limits import MAX_NESTING
 from turnkeeper.models.session.turn.turn_slot import TurnSlot
 from turnkeeper.models.transcript.conversation import SessionStatus, TurnStatus
 from turnkeeper.models.transcript.model_call import CompactUsage
+from turnkeeper.models.transcript.notes import history_notes
+from turnkeeper.models.transcript.task_view import CondensedTexts, SubTask, TaskStatus
 from turnkeeper.models.transcript.trajectory import BlobRef, ToolResult, ToolStatus
 from turnkeeper.models.wire import Compact, Strict
 
@@ -156,8 +157,6 @@ SIGNALLED_ANSWER_BYTES = 16_000
 
 SUMMARY_CHARS = 280
 
-_HISTORY_NOTES = "[The history that the task got:"
-
 _RESULT_STATUS: dict[TaskStatus, ToolStatus] = {"completed": "ok", "cancelled": "outcome_unknown"}
 """Others are errors. A task that was cancelled may have acted before."""
 
@@ -197,21 +196,6 @@ def tool_result_of(
         content=bound_text("\n\n".join(parts), max_chars, max_bytes),
         status=_RESULT_STATUS.get(outcome.status, "error"),
     )
-
-
-def history_notes(notes: Sequence[str]) -> str:
-    """Return what a session's model reads of how the history of its task was changed."""
-    return "\n".join([_HISTORY_NOTES, *notes]) + "]"
-
-
-def without_history_notes(content: str) -> str:
-    r"""Return what a task said itself, of the content of its tool result.
-
-    >>> without_history_notes("It is README.md.\n\n" + history_notes(["1 long text was cut."]))
-    'It is README.md.'
-    """
-    answer, notes, _ = content.rpartition(f"\n\n{_HISTORY_NOTES}")
-    return answer if notes else content
 
 
 def result_prompt(task: SubTask, change: TaskChange) -> str:

@@ -10,11 +10,11 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, delete, select
 
+from turnkeeper.features.tasks.tables import TASK_HANDLES
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.stores.database.database import Database
 from turnkeeper.stores.database.moments import microseconds, moment_of
-from turnkeeper.stores.database.rows import delete_rows, insert_missing
-from turnkeeper.stores.database.tables import TASK_HANDLES
+from turnkeeper.stores.database.rows import insert_missing
 
 LIFETIME = timedelta(days=30)
 """How long a handle can be used. The task itself exists as long as its session."""
@@ -58,10 +58,6 @@ class TaskHandles:
             return None
         created_at, expires_at = moment_of(row.created_at), moment_of(row.expires_at)
         return TaskHandle(row.handle, row.owner, row.session_id, row.message_id, created_at, expires_at)
-
-    async def delete(self, session_id: WorkflowId) -> int:
-        """Delete the handles of the session; return how many were deleted."""
-        return await delete_rows(self._database, TASK_HANDLES, session_id)
 
 
 def _insert(connection: Connection, handle: TaskHandle, now: datetime) -> None:

@@ -1,20 +1,24 @@
 """What a tree of tasks may use: a task asks the root of its tree, by signal (AGT-1, TSK-5)."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from turnkeeper.features.tasks.session.allowance import Allowance, AllowanceAnswer, AllowanceRequest, Amount
-    from turnkeeper.features.tasks.session.tree import budgets_of, register_task
+    from turnkeeper.features.tasks.session.allowance import Allowance, AllowanceAnswer
+    from turnkeeper.features.tasks.session_part import SessionTasks, tasks_of
     from turnkeeper.models.context.model_view import head_tokens
     from turnkeeper.models.errors import fail
-    from turnkeeper.models.ids import PublicId, WorkflowId, sibling_id
-    from turnkeeper.models.session.session import Session
-    from turnkeeper.models.transcript.trajectory import Usage
+    from turnkeeper.models.ids import PublicId
+    from turnkeeper.models.session.turn.budgets import Amount
+    from turnkeeper.models.wire import Frozen
     from turnkeeper.workflows.background import run_in_background
     from turnkeeper.workflows.turn.turn_scope import TurnScope
+
+REQUEST, GRANT = "request_allowance", "grant_allowance"
+"""Kinds of messages: of a task to its root, and the answer."""
 
 ANSWER_TOKENS = 1_000
 """Tokens that a step is expected to need beyond its request."""
@@ -29,29 +33,20 @@ class TurnAllowance:
     def __init__(self, scope: TurnScope) -> None:
         self._scope = scope
         self._session = scope.session
-
-    async def check_spent(self) -> None:
-        """Raise `TurnFailedError` if nothing is left for a further step; a task asks for more first."""
-        await self._draw()
-        budgets_of(self._session).check_spent()
-
-    async def check_step(self, usage: Usage | None) -> None:
-        """Check this before the calls of a step run, see `Budgets.check_step`; a task asks for more first."""
-        await self._draw()
-        budgets_of(self._session).check_step(usage)
+        self._tasks = tasks_of(scope.session)
 
     async def start_of(self, task_id: PublicId) -> AllowanceAnswer:
         """Return the first portion of a task that this session starts, or why it may not be started."""
-        session, allowance = self._session, self._session.allowance
+        allowance = self._tasks.allowance
         if allowance is None:
-            return register_task(session, task_id)
+            return self._tasks.register_task(task_id)
         number = allowance.ask_to_start(task_id)
         fallback = AllowanceAnswer(number=number, rejection=f"No task was started: {_has_ended(allowance)}")
         return await self._answer(allowance, number) or fallback
 
-    async def _draw(self) -> None:
+    async def draw(self) -> None:
         """Ask the root for a larger portion if the present one is too small for the next step."""
-        allowance, used = self._session.allowance, self._session.used
+        allowance, used = self._tasks.allowance, self._tasks.used
         need = self._need(used)
         if allowance is None or not allowance.is_too_small(used, need=need):
             return
@@ -92,8 +87,10 @@ class AllowanceMail:
     continue as new while one is to be sent.
     """
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, tasks: SessionTasks, send: Callable[[PublicId, str, Frozen], Awaitable[None]]) -> None:
+        """`send` sends a message of a kind to the tasks of another session."""
+        self._tasks = tasks
+        self._send = send
         self._is_sending = False
         self._task: asyncio.Task[None] | None = None
 
@@ -111,34 +108,23 @@ class AllowanceMail:
         await workflow.wait_condition(lambda: not self.is_sending)
 
     def _has_any(self) -> bool:
-        allowance = self._session.allowance
-        return bool(self._session.accounts.outbox or (allowance and allowance.outbox))
+        allowance = self._tasks.allowance
+        return bool(self._tasks.accounts.outbox or (allowance and allowance.outbox))
 
     async def _run(self) -> None:
+        accounts, allowance = self._tasks.accounts, self._tasks.allowance
         while True:
             await workflow.wait_condition(self._has_any)
             self._is_sending = True
-            if self._session.accounts.outbox:
-                await self._answer(*self._session.accounts.outbox.pop(0))
-            elif self._session.allowance:
-                await self._request(self._session.allowance.outbox.pop(0))
+            if accounts.outbox:
+                task_id, answer = accounts.outbox.pop(0)
+                try:
+                    await self._send(task_id, GRANT, answer)
+                except ApplicationError:  # Temporal reports an ended or unknown workflow as not found
+                    workflow.logger.info("%s has ended before it got its allowance", task_id)
+            elif allowance:
+                try:
+                    await self._send(allowance.start.root, REQUEST, allowance.outbox.pop(0))
+                except ApplicationError:
+                    allowance.is_root_gone = True
             self._is_sending = False
-
-    async def _answer(self, task_id: PublicId, answer: AllowanceAnswer) -> None:
-        try:
-            await self._signal(task_id, "grant_allowance", answer)
-        except ApplicationError:
-            workflow.logger.info("%s has ended before it got its allowance", task_id)
-
-    async def _request(self, request: AllowanceRequest) -> None:
-        allowance = self._session.allowance
-        if allowance is None:
-            return
-        try:
-            await self._signal(allowance.start.root, "request_allowance", request)
-        except ApplicationError:  # Temporal reports an ended or unknown workflow as not found
-            allowance.is_root_gone = True
-
-    async def _signal(self, session_id: PublicId, name: str, message: AllowanceAnswer | AllowanceRequest) -> None:
-        target = sibling_id(session_id, of=WorkflowId(workflow.info().workflow_id))
-        await workflow.get_external_workflow_handle(target).signal(name, message)

@@ -10,6 +10,7 @@ delays continue-as-new, since Temporal would drop it.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -24,18 +25,19 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.features.tasks.session.new_sub_task import PreparedSubTask, PrepareSubTask
     from turnkeeper.features.tasks.session.task_arguments import RunTask
     from turnkeeper.features.tasks.session.task_input import DESCRIPTION_BYTES, MEMO_KEY, TaskNote
-    from turnkeeper.features.tasks.session.task_state import TaskChange, TaskOutcome
-    from turnkeeper.features.tasks.session.task_view import SubTask
+    from turnkeeper.features.tasks.session.task_state import TaskOutcome
+    from turnkeeper.features.tasks.session_part import tasks_of
     from turnkeeper.models.bounds import head_within
-    from turnkeeper.models.ids import WorkflowId, sibling_id, tenant_of
+    from turnkeeper.models.ids import PublicId, WorkflowId, sibling_id, tenant_of
     from turnkeeper.models.session.messages import SessionEnd, SessionInput
     from turnkeeper.models.session.session import Session
-    from turnkeeper.models.session.views import due_task_change
     from turnkeeper.models.transcript.large_texts import cut_result
+    from turnkeeper.models.transcript.task_view import HandOffReport, SubTask
     from turnkeeper.models.transcript.trajectory import BlobRef, ToolResult
+    from turnkeeper.models.wire import Frozen
+    from turnkeeper.stores.temporal.new_session import initial_attributes, initial_memo, initial_summary
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.background import run_in_background
-    from turnkeeper.workflows.new_session import initial_attributes, initial_memo, initial_summary
     from turnkeeper.workflows.turn.turn_scope import check_cancelled
 
 WORKFLOW = "AgenticAIWorkflow"
@@ -47,14 +49,16 @@ class SubTaskRunner:
     """Runs the tasks of one session as workflows."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        self._session_id, self._started = session.id, tasks_of(session).started
         self._workflow_id = WorkflowId(workflow.info().workflow_id)
         self._watching: set[asyncio.Task[None]] = set()
 
-    async def start(self, request: RunTask, task: SubTask, start: SessionInput) -> SubTaskHandle:
+    async def start(
+        self, request: RunTask, task: SubTask, start: SessionInput, *, report: HandOffReport | None
+    ) -> SubTaskHandle:
         """Start a task; returns once it has started. Raises `WorkflowAlreadyStartedError`."""
         description = head_within(request.description, DESCRIPTION_BYTES)
-        note = TaskNote(description=description, context=start.task and start.task.report)
+        note = TaskNote(description=description, context=report)
         handle: SubTaskHandle = await workflow.start_child_workflow(
             WORKFLOW,
             start,
@@ -66,7 +70,7 @@ class SubTaskRunner:
             task_timeout=workflow.info().task_timeout,
             static_summary=initial_summary(start),
             memo={**initial_memo(start, now=workflow.now()), MEMO_KEY: note.model_dump(mode="json")},
-            search_attributes=initial_attributes(start, tenant=tenant_of(self._workflow_id)),
+            search_attributes=initial_attributes(start, tenant=tenant_of(self._workflow_id), parent=self._session_id),
             priority=Priority(priority_key=request.priority_key),
         )
         # Otherwise the SDK logs the failure of a handle that is never awaited, as for a task cancelled with its turn.
@@ -79,7 +83,7 @@ class SubTaskRunner:
         """Cancel all running tasks; errors for ended ones are ignored."""
         cancels = [
             workflow.get_external_workflow_handle(sibling_id(task.task_id, of=self._workflow_id)).cancel()
-            for task in self._session.sub_tasks.running
+            for task in self._started.running
         ]
         await asyncio.gather(*cancels, return_exceptions=True)
 
@@ -89,7 +93,7 @@ class SubTaskRunner:
         async def watch() -> None:
             with suppress(ChildWorkflowError):
                 await handle
-            self._session.sub_tasks.close_task(task_id)
+            self._started.close_task(task_id)
 
         watching = asyncio.create_task(run_in_background(watch))
         self._watching.add(watching)
@@ -154,45 +158,45 @@ async def prepare_in_activity(call: PrepareSubTask, *, time_left: timedelta) -> 
         return None
 
 
+CHANGED = "task_changed"
+"""The kind of the message."""
+
 PARENT_GONE = "The session that started this task has ended."
 
 
 class TaskReporter:
-    """Signals the changes of a task to its parent."""
+    """Sends the changes of a task to its parent."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, session: Session, send: Callable[[PublicId, str, Frozen], Awaitable[None]]) -> None:
+        """`send` sends a message of a kind to the tasks of another session."""
+        self._session, self._tasks = session, tasks_of(session)
+        self._send = send
         self.is_sending = False
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Signal every change until this run ends."""
-        task = self._session.config.task
+        """Send every change until this run ends."""
+        task = self._tasks.input.task
         if task and task.reports:
             self._task = asyncio.create_task(run_in_background(self._run))
 
     async def _run(self) -> None:
         while True:
-            await workflow.wait_condition(lambda: due_task_change(self._session) is not None)
+            await workflow.wait_condition(lambda: self._tasks.due_change is not None)
             await self.send()
 
     async def send(self) -> None:
-        """Signal the latest change, if there is one. If the parent is gone, the task ends."""
+        """Send the latest change, if there is one. If the parent is gone, the task ends."""
         await workflow.wait_condition(lambda: not self.is_sending)
-        change = due_task_change(self._session)
-        if change is None:
+        change, task = self._tasks.due_change, self._tasks.input.task
+        if change is None or task is None:
             return
         self.is_sending = True
         try:
-            await self._signal(change)
+            if task.parent:
+                await self._send(PublicId(task.parent), CHANGED, change)
         except ApplicationError:  # Temporal reports an ended or unknown workflow as not found
             self._session.end(PARENT_GONE, discard_queue=True, now=workflow.now())
         finally:
             self.is_sending = False
-        self._session.own_task.note_sent(change)
-
-    async def _signal(self, change: TaskChange) -> None:
-        start = self._session.config.task
-        if start and start.parent:
-            parent = sibling_id(start.parent, of=WorkflowId(workflow.info().workflow_id))
-            await workflow.get_external_workflow_handle(parent).signal("task_changed", change)
+        self._tasks.own.note_sent(change)

@@ -19,15 +19,14 @@ with workflow.unsafe.imports_passed_through():
         PrepareSubTask,
         needs_activity,
         prepare_sub_task,
-        start_sub_task,
         sub_task_input,
     )
     from turnkeeper.features.tasks.session.task_arguments import RunTask, read_progress, read_run_task
     from turnkeeper.features.tasks.session.task_specs import REPORT_PROGRESS, RUN_TASK, TASK_TOOLS
-    from turnkeeper.features.tasks.session.task_state import TaskOutcome, history_notes, tool_result_of
-    from turnkeeper.features.tasks.session.task_view import SubTask, TaskStatus
-    from turnkeeper.features.tasks.session.tree import void_task
+    from turnkeeper.features.tasks.session.task_state import TaskOutcome, tool_result_of
+    from turnkeeper.features.tasks.session_part import FEATURE, tasks_of
     from turnkeeper.features.tasks.workflow.allowance import TurnAllowance
+    from turnkeeper.features.tasks.workflow.condensing import condense_if_due
     from turnkeeper.features.tasks.workflow.sub_tasks import (
         SubTaskHandle,
         SubTaskRunner,
@@ -37,29 +36,41 @@ with workflow.unsafe.imports_passed_through():
     )
     from turnkeeper.models.errors import RejectedError, TaskValidationError, TurnExitError
     from turnkeeper.models.limits import LARGE_RESULT_BYTES
-    from turnkeeper.models.session.messages import SessionEnd, SessionInput
+    from turnkeeper.models.session.messages import SessionEnd, SessionInput, make_title
     from turnkeeper.models.transcript.large_texts import fits_inline, resolve_args
+    from turnkeeper.models.transcript.notes import history_notes
+    from turnkeeper.models.transcript.task_view import SubTask
     from turnkeeper.models.transcript.trajectory import ToolCall, ToolResult
-    from turnkeeper.workflows.turn.turn_scope import TurnScope
+    from turnkeeper.workflows.turn.turn_scope import TurnPart, TurnScope
 
 
 NOT_PREPARED = "The history could not be ranked or condensed now: its long texts are cut, and its latest messages stay."
 
 
-class TaskTools:
-    """The tools of a turn that need no activity."""
+class TaskTurn(TurnPart):
+    """What tasks add to a turn: their tools, which need no activity, and their budgets."""
 
-    def __init__(self, scope: TurnScope, runner: SubTaskRunner, allowance: TurnAllowance) -> None:
+    def __init__(self, scope: TurnScope, runner: SubTaskRunner) -> None:
         self._scope = scope
         self._session = scope.session
+        self._tasks = tasks_of(scope.session)
         self._runner = runner
-        self._allowance = allowance
-        self.started: set[str] = set()
+        self._allowance = TurnAllowance(scope)
+        self._started: set[str] = set()
         """The ids of the calls whose tasks have begun to start: they may have had an effect."""
 
-    def has(self, name: str) -> bool:
+    async def begin(self) -> None:
+        await condense_if_due(self._scope)
+
+    async def draw(self) -> None:
+        await self._allowance.draw()
+
+    def runs(self, name: str) -> bool:
         """Return whether `name` is one of these tools; a foreign tool may have its name."""
         return name in TASK_TOOLS and self._session.tools.find(name) == TASK_TOOLS[name]
+
+    def may_have_acted(self, call_id: str) -> bool:
+        return call_id in self._started
 
     async def run(self, call: ToolCall, *, inline_bytes: int) -> ToolResult:
         """Run a call of one of these tools. Wrong arguments give an error result."""
@@ -76,14 +87,12 @@ class TaskTools:
     async def _result(self, call: ToolCall, inline_bytes: int) -> ToolResult:
         args = await self._arguments(call)
         if call.name == REPORT_PROGRESS:
-            self._session.own_task.report(read_progress(args))
+            self._tasks.own.report(read_progress(args))
             self._scope.refresh_ui()
             return ToolResult(outcome="Progress was reported")
         request = read_run_task(args)
-        allowance = self._session.allowance
-        reason = self._session.sub_tasks.rejection(
-            self._scope.turn.limits, depth=allowance.start.depth if allowance else 0
-        )
+        allowance, started = self._tasks.allowance, self._tasks.started
+        reason = started.rejection(self._scope.turn.limits, depth=allowance.start.depth if allowance else 0)
         if reason:
             return ToolResult(outcome=reason, status="error")
         self._scope.time_left()  # raises if there is none
@@ -91,16 +100,17 @@ class TaskTools:
         if not needs_activity(self._session, request):
             prepared = prepare_sub_task(self._session, request, now=workflow.now())
         # It is recorded before anything is awaited: then parallel calls can't start more than the limits allow.
-        task = start_sub_task(self._session, request, call_id=call.id)
+        title = request.title or make_title(request.description)
+        task = started.start(call_id=call.id, title=title, background=request.background)
         self._scope.refresh_ui()
         try:
             answer = await self._allowance.start_of(task.task_id)
             if answer.rejection:
-                self._session.sub_tasks.drop(task.task_id)
+                started.drop(task.task_id)
                 return ToolResult(outcome=answer.rejection, status="error")
             prepared = prepared or await self._prepare(request, task, args)
             if prepared.error:
-                self._discard(task, "failed")
+                self._tasks.discard_task(task.task_id, "failed")
                 return ToolResult(outcome=f"{RUN_TASK}: {prepared.error}", status="error")
             seconds_left = self._scope.time_left().total_seconds()
             self._scope.refresh_ui()
@@ -108,22 +118,17 @@ class TaskTools:
                 self._session, request, task, prepared, portion=answer.granted, seconds_left=seconds_left
             )
         except (asyncio.CancelledError, TurnExitError):
-            self._discard(task, "cancelled")
+            self._tasks.discard_task(task.task_id, "cancelled")
             raise
         except TaskValidationError:
-            self._discard(task, "failed")
+            self._tasks.discard_task(task.task_id, "failed")
             raise
-        return await self._run_task(request, task, start, prepared.notes, inline_bytes)
-
-    def _discard(self, task: SubTask, status: TaskStatus) -> None:
-        """Record that a task was not started."""
-        void_task(self._session, task.task_id)
-        self._session.sub_tasks.end(task.task_id, status)
+        return await self._run_task(request, task, start, prepared, inline_bytes)
 
     async def _prepare(self, request: RunTask, task: SubTask, args: Any) -> PreparedSubTask:
         """Return the context of a recorded task from an activity; if it fails, with texts that are only cut."""
         prepared = await prepare_in_activity(
-            PrepareSubTask(task_id=task.task_id, args=args, presets=self._session.config.hand_off, now=workflow.now()),
+            PrepareSubTask(task_id=task.task_id, args=args, presets=self._tasks.input.presets, now=workflow.now()),
             time_left=self._scope.time_left(),
         )
         return prepared or self._only_cut(request)
@@ -144,15 +149,16 @@ class TaskTools:
         return args
 
     async def _run_task(
-        self, request: RunTask, task: SubTask, start: SessionInput, notes: list[str], inline_bytes: int
+        self, request: RunTask, task: SubTask, start: SessionInput, prepared: PreparedSubTask, inline_bytes: int
     ) -> ToolResult:
-        self.started.add(task.call_id)
-        starting = asyncio.ensure_future(self._runner.start(request, task, start))
+        notes = prepared.notes
+        self._started.add(task.call_id)
+        starting = asyncio.ensure_future(self._runner.start(request, task, start, report=prepared.task.report))
         try:
             # A background task is started even if the turn is stopped at this moment.
             handle = await (asyncio.shield(starting) if task.background else starting)
         except WorkflowAlreadyStartedError:
-            self._discard(task, "failed")
+            self._tasks.discard_task(task.task_id, "failed")
             return ToolResult(outcome=f"No task was started: a session {task.task_id} exists already", status="error")
         if task.background:
             text = "Its answer will come as a message."
@@ -182,12 +188,14 @@ class TaskTools:
             # This also runs when the worker evicts the session, so it may not use Temporal's API.
             if not handle.done():
                 handle.cancel()
-        self._session.end_sub_task(task.task_id, outcome, now=workflow.now())
+        self._tasks.end_sub_task(task.task_id, outcome, now=workflow.now())
         return outcome
 
 
 def _outcome_of(end: SessionEnd) -> TaskOutcome:
-    return end.task or TaskOutcome(status="failed", error="The task's session ended without a result.")
+    if result := end.features.get(FEATURE):
+        return TaskOutcome.model_validate(result)
+    return TaskOutcome(status="failed", error="The task's session ended without a result.")
 
 
 def _outcome_of_failure(error: ChildWorkflowError) -> TaskOutcome:

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from turnkeeper.models.session.archive.archive_messages import ArchiveMove
-from turnkeeper.models.session.queue.fates import fate_bytes
 from turnkeeper.models.session.queue.prompt_queue import FATES_AT_ONCE
+from turnkeeper.models.session.queue.prompts import fate_bytes
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.turn.running_turn import RunningTurn
 from turnkeeper.models.transcript.conversation import ConversationMessage

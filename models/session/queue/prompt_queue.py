@@ -6,7 +6,7 @@ The queue is one list, in the order in which prompts start. First come those tha
 then those that wait to join it, then all others as they were accepted; a prompt's mode says which it is. A range of the
 list may be parked in the archive, because a run could not carry it over: of such a prompt, the queue has the id, a
 number and the size; the archive has its text. It is restored before its turn comes, so prompts start in the order in
-which they were accepted. A prompt leaves the queue with exactly one fate (`fates.py`).
+which they were accepted. A prompt leaves the queue with exactly one fate (`prompts.py`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,9 +16,9 @@ from turnkeeper.models.bounds import bound_json
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.archive.archive_messages import ArchiveMove
-from turnkeeper.models.session.queue.fates import FateBook
 from turnkeeper.models.session.queue.prompts import (
     Fate,
+    FateBook,
     FateName,
     ParkedPrompt,
     Prompt,
@@ -73,6 +73,8 @@ class PromptQueue:
         the session, which raises the revision itself.
         """
         self._on_change = on_change
+        self._rest = state.model_copy(update={"waiting": [], "parked": [], "taken_ids": [], "fates": [], "leaving": []})
+        """What is carried without an attribute of its own; replaced with every change."""
         self._waiting = list(state.waiting)
         self._before_parked = state.before_parked
         self.parked = list(state.parked)
@@ -91,15 +93,17 @@ class PromptQueue:
 
     @property
     def state(self) -> QueueState:
-        return QueueState(
-            waiting=self._waiting,
-            parked=self.parked,
-            before_parked=self._before_parked if self.parked else 0,
-            next_number=self.next_number,
-            forgotten=self.forgotten,
-            taken_ids=list(self.fate_book.ids),
-            fates=list(self.fate_book.recent),
-            leaving=self.fate_book.leaving,
+        return self._rest.model_copy(
+            update={
+                "waiting": list(self._waiting),
+                "parked": list(self.parked),
+                "before_parked": self._before_parked if self.parked else 0,
+                "next_number": self.next_number,
+                "forgotten": self.forgotten,
+                "taken_ids": list(self.fate_book.ids),
+                "fates": list(self.fate_book.recent),
+                "leaving": list(self.fate_book.leaving),
+            }
         )
 
     def __len__(self) -> int:

@@ -1,14 +1,15 @@
 """The tools that a session offers its model, and those that a person has allowed for the session (AGT-6, AGT-8)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from hashlib import sha256
 from typing import Annotated
 
 from pydantic import Field
 from pydantic_core import to_json
 
-from turnkeeper.features.tasks.session.task_specs import RUN_TASK_SPEC
 from turnkeeper.models.context.model_view import ModelView
-from turnkeeper.models.transcript.model_call import ServerText, ToolSpec
+from turnkeeper.models.limits import TOOL_LIST_BYTES
+from turnkeeper.models.transcript.model_call import ServerText, ToolList, ToolSpec
 from turnkeeper.models.wire import MAX_CARRIED_ITEMS, Compact, Items
 
 INSTRUCTIONS_HEADING = "# Instructions of the tool servers"
@@ -70,13 +71,18 @@ class SessionTools:
         view: ModelView,
         *,
         own: Callable[[], list[ToolSpec]],
+        unoffered: Callable[[], list[ToolSpec]],
         on_change: Callable[[], object],
     ) -> None:
-        """`own` returns the specs of the tools that the session runs itself; another list opens a segment of `view`."""
+        """`own` returns the tools that the session runs itself; another list opens a segment of `view`.
+
+        `unoffered` returns those that it runs, though it does not offer them now: their results say why.
+        """
         self.state = state
         """The carried state; replaced with every change."""
         self._view = view
         self._own = own
+        self._unoffered = unoffered
         self._on_change = on_change
         self._specs_bytes = _bytes_of(state)
 
@@ -113,9 +119,8 @@ class SessionTools:
         return self._specs_bytes + (len(to_json(self.allowances)) if self.allowances else 0)
 
     def find(self, name: str) -> ToolSpec | None:
-        """Return the tool, offered or not; `run_task` also where tasks may be nested no deeper: its result says so."""
-        tool = next((tool for tool in self.all if tool.name == name), None)
-        return RUN_TASK_SPEC if tool is None and name == RUN_TASK_SPEC.name else tool
+        """Return the tool, offered or not."""
+        return next((tool for tool in [*self.all, *self._unoffered()] if tool.name == name), None)
 
     def offer(
         self,
@@ -184,3 +189,51 @@ class SessionTools:
 def _bytes_of(state: ToolsState) -> int:
     """Return the JSON bytes of what is replaced with the list."""
     return len(to_json(state.specs)) + (len(to_json(state.instructions)) if state.instructions else 0)
+
+
+def merge_tools(listed: ToolList, earlier: list[ToolSpec]) -> list[ToolSpec]:
+    """Return the `listed` tools, with the `earlier` ones of unreachable servers.
+
+    Those keep their places, so that an unchanged list stays the same for the model. If there is no room for all, they
+    are dropped.
+
+    >>> a, b, c = ToolSpec(name="a"), ToolSpec(name="b", server="down"), ToolSpec(name="c", server="up")
+    >>> merge_tools(ToolList(tools=[a, c], unread=["down"]), [a, b, c]) == [a, b, c]
+    True
+    >>> merge_tools(ToolList(tools=[a, b], unread=["down"]), [a]) == [a, b]
+    True
+    """
+    staying = [tool for tool in earlier if tool.server in listed.unread]
+    servers, names = {tool.server for tool in staying}, {tool.name for tool in staying}
+    tools = [tool for tool in listed.tools if tool.server not in servers and tool.name not in names]
+    before: ToolSpec | None = None
+    for tool in earlier:
+        if tool.server in servers:
+            tools.insert(_after(before, tools), tool)
+        before = tool
+    return tools if sum(map(carried_bytes, tools)) <= TOOL_LIST_BYTES else listed.tools
+
+
+def merge_instructions(listed: ToolList, earlier: list[ServerText]) -> list[ServerText]:
+    """Return the listed servers' instructions, with the `earlier` ones of unreachable servers."""
+    staying = [one for one in earlier if one.server in listed.unread]
+    servers = {one.server for one in staying}
+    texts = [*staying, *(one for one in listed.instructions if one.server not in servers)]
+    return sorted(texts, key=lambda one: one.server)
+
+
+def tools_digest(tools: list[ToolSpec], instructions: Sequence[ServerText] = ()) -> str:
+    """Return the digest of these tools and instructions in this order."""
+    return sha256("\n".join(one.model_dump_json() for one in (*tools, *instructions)).encode()).hexdigest()[:16]
+
+
+def carried_bytes(tool: ToolSpec) -> int:
+    """Return the JSON bytes of a tool in a session's state."""
+    return len(tool.model_dump_json().encode())
+
+
+def _after(before: ToolSpec | None, tools: list[ToolSpec]) -> int:
+    names = [tool.name for tool in tools]
+    if before is None:
+        return 0
+    return names.index(before.name) + 1 if before.name in names else len(names)

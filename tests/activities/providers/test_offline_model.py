@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from turnkeeper.activities.providers.offline.handlers import MAX_CHARS
 from turnkeeper.activities.providers.offline.model import ABILITIES, OfflineModel, answer
 from turnkeeper.activities.providers.protocol import CallInfo, Delta
-from turnkeeper.features.tasks.session.task_state import history_notes
 from turnkeeper.models.tokens import estimate_tokens
 from turnkeeper.models.transcript.model_call import (
     CallPart,
@@ -22,6 +21,7 @@ from turnkeeper.models.transcript.model_call import (
     RequestHead,
     ToolSpec,
 )
+from turnkeeper.models.transcript.notes import history_notes
 from turnkeeper.models.transcript.trajectory import ToolResult
 
 TOOLS = ("file_read", "file_list", "file_search", "file_write", "now")

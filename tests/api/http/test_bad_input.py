@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from temporalio.client import Client
 
 from tests.api.conftest import gateway
-from tests.api.waits import until_not, until_status
+from tests.api.waits import until_status
 from tests.harness import FAILING_TASK_SECONDS, SLACK, DrivenSession, Environment, fail_workflow_tasks
 from tests.speed import cpu_seconds
 from turnkeeper.api.bodies import StartSession
@@ -138,38 +138,6 @@ async def test_api_2_a_text_or_boolean_is_not_accepted_as_a_number(
     for body in ({"limits": {"max_steps": "5"}}, {"history": {"evict_block": False}}):
         assert (await shared_http.patch(path, json=body)).status_code == 422
     assert (await shared_http.patch(path, json={"limits": {"max_steps": 5, "turn_timeout": 60}})).status_code == 202
-
-
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("GET", "/workflow/{}"),
-        ("PATCH", "/workflow/{}"),
-        ("DELETE", "/workflow/{}"),
-        ("POST", "/workflow/{}/prompt"),
-        ("GET", "/workflow/{}/conversation"),
-        ("GET", "/workflow/{}/conversation?wait=5"),
-        ("GET", "/workflow/{}/conversation/full"),
-        ("GET", "/workflow/{}/conversation/full?before=p1"),
-        ("GET", "/workflow/{}/blobs/" + "a" * 64),
-        ("GET", "/workflow/{}/attachments/" + "a" * 64),
-        ("POST", "/workflow/{}/attachments"),
-        ("GET", "/workflow/{}/queue"),
-        ("DELETE", "/workflow/{}/queue/p1"),
-        ("POST", "/workflow/{}/cancel"),
-        ("POST", "/workflow/{}/end"),
-        ("GET", "/workflow/{}/export"),
-        ("GET", "/workflow/{}/export?format=markdown"),
-        ("POST", "/workflow/{}/fork"),
-    ],
-)
-async def test_api_2_an_unknown_session_is_a_404_on_every_route(
-    shared_http: AsyncClient, method: str, path: str
-) -> None:
-    body = {"message": "x"} if path.endswith("prompt") else {}
-    ask = partial(shared_http.request, method, path.format("never-was"), json=body if method != "GET" else None)
-    answer = await until_not(503, ask)  # on a busy machine the archive may be slow
-    assert (answer.status_code, problem_of(answer)) == (404, "unknown-session")
 
 
 @pytest.mark.parametrize(

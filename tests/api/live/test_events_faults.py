@@ -45,7 +45,7 @@ from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.blobs import Blobs
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.partials.in_process import InProcessCarrier
-from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
+from turnkeeper.stores.temporal.payload_converter import DATA_CONVERTER
 
 
 @pytest.fixture

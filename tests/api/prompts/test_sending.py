@@ -42,12 +42,16 @@ def fresh() -> str:
 
 @pytest.fixture
 def rpcs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of all calls of Temporal's service by clients, in order."""
+    """The names of all calls of Temporal's service by clients, in order.
+
+    Other than lists, which gateways of other tests read now and then to repair their index.
+    """
     names: list[str] = []
     call = _BridgeServiceClient._rpc_call
 
     async def recorded(client: Any, rpc: str, *arguments: Any, **options: Any) -> Any:
-        names.append(rpc)
+        if rpc != "list_workflow_executions":
+            names.append(rpc)
         return await call(client, rpc, *arguments, **options)
 
     monkeypatch.setattr(_BridgeServiceClient, "_rpc_call", recorded)
@@ -108,9 +112,11 @@ async def test_api_1_a_prompt_is_exactly_one_signal(http: AsyncClient, rpcs: lis
     for path in (f"/workflow/{session}/prompt", f"/workflow/{session}/prompt?start=true"):
         rpcs.clear()
         answer = await http.post(path, json={"message": "hi"})
-        assert (answer.status_code, len(rpcs)) == (202, 1)
         # The index lists a new session a moment late; until then the signal may start it, which has no effect.
-        assert rpcs[0] in ("signal_workflow_execution", "signal_with_start_workflow_execution")
+        assert (answer.status_code, rpcs) in (
+            (202, ["signal_workflow_execution"]),
+            (202, ["signal_with_start_workflow_execution"]),
+        )
     rpcs.clear()
     answer = await http.post("/chat", json={"message": "hi"})
     assert (answer.status_code, rpcs) == (202, ["signal_with_start_workflow_execution"])

@@ -17,8 +17,10 @@ from tests.clients.page.tab import Tab
 from tests.features.access.auth.matrix import Column, key_of
 from tests.harness import Environment, asks, says
 from turnkeeper.api.timeouts import Timeouts
+from turnkeeper.features.access.auth.api_keys import ApiKeys
 from turnkeeper.features.access.auth.logins import Logins
-from turnkeeper.models.settings.settings import ROLES, AuthSettings, Settings
+from turnkeeper.models.roles import ROLES
+from turnkeeper.models.settings.settings import AuthSettings, Settings
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.stores import Stores
 
@@ -66,7 +68,7 @@ async def test_api_4_the_page_logs_in_with_a_key_shows_the_user_and_logs_out(
     await key_field.press("Enter")
     await expect(page.locator("#me")).to_have_text("Rob · reader")
     async with Stores.of(settings) as stores:
-        await stores.api_keys.revoke(key.split("_")[1], now=datetime.now(UTC))
+        await ApiKeys(stores.database).revoke(key.split("_")[1], now=datetime.now(UTC))
     await page.get_by_label("Search sessions").fill("after the key was revoked")
     await expect(dialog).to_be_visible()
 
@@ -93,7 +95,7 @@ async def test_api_4_drafts_of_another_user_of_the_tab_are_neither_shown_nor_sen
     await expect(page.locator("#me")).to_have_text("Ann · writer")
     await locked_tab.text.fill("from Ann")
     async with Stores.of(settings) as stores:
-        await stores.api_keys.revoke(ann.split("_")[1], now=datetime.now(UTC))
+        await ApiKeys(stores.database).revoke(ann.split("_")[1], now=datetime.now(UTC))
     await locked_tab.text.press("Enter")  # at once: from now on the page's own requests are rejected, too
     await expect(page.get_by_role("dialog", name="Log in")).to_be_visible()
     await expect(page.locator("#queue-list > li")).to_have_count(1)
@@ -168,7 +170,7 @@ async def test_api_4_the_page_offers_only_actions_that_the_role_allows(
             await expect(tab.page.locator("#new-session")).to_be_visible(visible=may_write)
             await expect(tab.page.locator("#read-only")).to_be_visible(visible=not may_write)
             await expect(tab.button("Approve")).to_be_visible(visible=may_decide)
-            await expect(tab.page.get_by_text("role approver decides")).to_be_visible(visible=not may_decide)
+            await expect(tab.page.get_by_text("approver role decides")).to_be_visible(visible=not may_decide)
             if not may_write:
                 await tab.page.keyboard.press("Escape")
             await expect(tab.notice).to_be_hidden()

@@ -11,7 +11,7 @@ from tests.clients.terminal.terminal import terminal_with
 from tests.ops.local.test_cli import LAST_LINE, Command
 from tests.processes.forked import forked_commands
 from turnkeeper.models.command_line import command_line
-from turnkeeper.workflows.hosting.endpoint import EmbeddedServer
+from turnkeeper.stores.temporal.endpoint import EmbeddedServer
 
 
 @pytest.fixture(autouse=True)

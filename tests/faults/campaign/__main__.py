@@ -13,8 +13,8 @@ from pathlib import Path
 from tests.faults.campaign.campaign import Options, run_campaign
 from tests.faults.campaign.checker import violations
 from tests.faults.campaign.report import as_json, table
+from turnkeeper.ops.local.process import run_to_end
 from turnkeeper.ops.local.supervisor import run_until_signalled
-from turnkeeper.workflows.hosting.process import run_to_end
 
 PASSED, BROKEN, FAILED, STOPPED = 0, 1, 2, 130
 

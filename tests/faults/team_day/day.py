@@ -22,6 +22,7 @@ from tests.faults.team_day.by_terminal import TerminalPerson
 from tests.faults.team_day.evidence import Evidence
 from tests.faults.team_day.people import TENANTS, Person, Tenant
 from tests.faults.team_day.services import Services, ServicesError
+from turnkeeper.features.access.auth.api_keys import ApiKeys
 from turnkeeper.stores.stores import Stores
 
 PAGE_PERSON, TERMINAL_PERSON = 4, 5
@@ -66,7 +67,7 @@ async def _create_first_keys(services: Services, tenants: Sequence[Tenant]) -> N
     async with Stores.of(services.settings) as stores:
         for tenant in tenants:
             for person in tenant.people:
-                _, person.key = await stores.api_keys.create(
+                _, person.key = await ApiKeys(stores.database).create(
                     tenant=tenant.name, user=person.name, role=person.role, now=datetime.now(UTC)
                 )
 

@@ -3,7 +3,7 @@
 import secrets
 from dataclasses import dataclass, field
 
-from turnkeeper.models.settings.settings import Role
+from turnkeeper.models.roles import Role
 
 TENANTS = ("", "acme", "globex")
 

@@ -21,12 +21,13 @@ from tests.stores.partials import redis_server
 from tests.stores.postgresql import PostgreSQL
 from tests.stores.test_compose import COMPOSE, run_job
 from tests.waiting import until
+from turnkeeper.clients.terminal.command_options import Gateway
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.ops.local.ports import LOOPBACK
 from turnkeeper.ops.local.processes import Program
-from turnkeeper.ops.local.supervisor import Gateway, own_command
+from turnkeeper.ops.local.supervisor import own_command
 from turnkeeper.ops.local.temporal_binary import find_binary
-from turnkeeper.workflows import search_attributes
+from turnkeeper.stores.temporal import search_attributes
 
 START_SECONDS = 120.0
 STOP_SECONDS = 30.0

@@ -20,9 +20,9 @@ from tests.api.http.test_bad_input import problem_of
 from tests.features.ai_sdk.ui_reader import Reader
 from tests.harness import BOUND, TASK_SECONDS, DrivenSession, Environment, asks, environment, patient, product, says
 from turnkeeper.activities.providers.protocol import ModelError
-from turnkeeper.api.http.limits import MAX_BODY_BYTES, MAX_HISTORY_BYTES
 from turnkeeper.api.live.feed import Event, ProblemEvent, UpdateFeed
 from turnkeeper.api.problems import problem
+from turnkeeper.api.roles import MAX_BODY_BYTES, MAX_HISTORY_BYTES
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.features.ai_sdk.messages import PostChat
 from turnkeeper.features.ai_sdk.routes import DECISION_UNUSED_NOTICE

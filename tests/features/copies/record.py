@@ -15,8 +15,8 @@ from tests.api.conftest import gateway
 from tests.features.copies.rich_sessions import exported, rich_session
 from tests.harness import environment
 from turnkeeper.features.copies.document.document import VERSION
-from turnkeeper.workflows import search_attributes
-from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
+from turnkeeper.stores.temporal import search_attributes
+from turnkeeper.stores.temporal.payload_converter import DATA_CONVERTER
 
 EXPORTS = Path(__file__).with_name("exports")
 

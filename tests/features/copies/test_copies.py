@@ -35,7 +35,7 @@ from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.clients.python.errors import GatewayProblemError
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.features.copies.activities import CopyActivities
-from turnkeeper.features.copies.copying import MAX_IMPORTS, SessionCopier
+from turnkeeper.features.copies.copying import MAX_IMPORTS, PART_BYTES, SessionCopier
 from turnkeeper.features.copies.document.reading import BYTES_PER_VALUE
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.stores.archive import Archive
@@ -362,7 +362,7 @@ async def test_ses_18_an_import_whose_upload_breaks_off_ends_and_can_be_sent_aga
 
     with monkeypatch.context() as patch:
         patch.setattr("turnkeeper.workflows.activity_options.UPLOAD_PATIENCE", timedelta(seconds=1))
-        patch.setattr("turnkeeper.api.temporal.session_commands.SessionCommands.note_stored_document", dies)
+        patch.setattr("turnkeeper.api.temporal.session_commands.SessionCommands.signal", dies)
         assert (await http.post("/workflow/import", params={"id": new_id}, json=document)).status_code == 500
 
         async def is_ended() -> bool:
@@ -375,6 +375,16 @@ async def test_ses_18_an_import_whose_upload_breaks_off_ends_and_can_be_sent_aga
     assert await env.stores.blobs.get_data(document_owner(new_id), [sha256(body).hexdigest()]) == {}
     assert await imported(http, document, new_id) == new_id
     assert len(await transcript(http, new_id)) == 12
+
+
+async def test_ses_18_a_gateway_that_uploads_the_document_later_leaves_no_parts(
+    env: Environment, http: AsyncClient
+) -> None:
+    body = (EXPORTS / "v1.json").read_bytes()
+    target = WorkflowId(await imported(http, json.loads(body)))
+    await http._transport.app.state.services.get(SessionCopier)._upload(target, body)
+    parts = [sha256(body[first : first + PART_BYTES]).hexdigest() for first in range(0, len(body), PART_BYTES)]
+    assert await env.stores.blobs.get_data(document_owner(target), parts) == {}
 
 
 async def test_ses_18_a_document_that_was_changed_in_the_store_is_not_imported(

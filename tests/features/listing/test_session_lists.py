@@ -34,7 +34,7 @@ from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.stores.database.database import Database
 from turnkeeper.stores.session_index import IndexedSession, IndexQuery, SessionIndex
-from turnkeeper.workflows import search_attributes
+from turnkeeper.stores.temporal import search_attributes
 
 
 async def listed(http: AsyncClient, **params: str) -> list[dict[str, Any]]:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from turnkeeper.models.context.context_view import FixedPart, fixed_part
+from turnkeeper.models.context.context_report import fixed_part
+from turnkeeper.models.context.context_view import FixedPart
 from turnkeeper.models.transcript.model_call import RequestHead, ToolSpec
 
 

@@ -9,8 +9,8 @@ from tests.models.builders import NOW, session
 from turnkeeper.features.tasks.session.allowance import TaskAllowance
 from turnkeeper.features.tasks.session.task_input import TaskInput
 from turnkeeper.features.tasks.session.task_state import FINDINGS_BYTES, ProgressReport
-from turnkeeper.models.session.carried_state import CarriedState
-from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.features.tasks.session_part import TasksState, tasks_of, with_task
+from turnkeeper.models.session.messages import CarriedState, SessionInput
 from turnkeeper.models.session.session import Session
 
 MOMENT = "2026-01-01T00:00:00Z"
@@ -20,6 +20,23 @@ TURN = {"id": "t6", "timestamp": MOMENT, "user_message": "Hi", "user_timestamp":
 STEP = {"kind": "model", "number": 1, "text": "Hm.", "timestamp": MOMENT}
 FATE = {"id": "p0", "fate": "withdrawn", "at": MOMENT}
 FOR_WINDOW = {"model": "offline:", "config": HISTORY}
+
+TASKS: dict[str, Any] = TasksState.model_validate(
+    {
+        "own": {
+            "percent": 50,
+            "message": "Half",
+            "findings": {"files": 3},
+            "reported": {"task_id": "s1", "percent": 40},
+            "condensed": {"condensed": 2},
+            "condenses": "t6",
+        },
+        "started": {"started": 1, "tasks": [{"task_id": "s1.task-1", "call_id": "c1", "title": "Look"}]},
+        "accounts": [{"turn": "t6", "caps": {"tokens": 9}, "portions": {"s1.task-1": {"granted": {"tokens": 2}}}}],
+        "allowance": {"granted": {"tokens": 8}, "number": 3, "asking": 2},
+    }
+).model_dump(mode="json")
+"""The state of the feature `tasks`."""
 
 FULL: dict[str, Any] = {
     "created_at": MOMENT,
@@ -79,22 +96,7 @@ FULL: dict[str, Any] = {
         "was_reset": True,
     },
     "archive": {"report": {"results_cut": 1}, "again_at": MOMENT},
-    "task": {
-        "percent": 50,
-        "message": "Half",
-        "findings": {"files": 3},
-        "reported": {"task_id": "s1", "percent": 40},
-        "condensed": {"condensed": 2},
-        "condenses": "t6",
-    },
-    "tasks": {
-        "started": 1,
-        "spent": 2,
-        "is_closed": True,
-        "tasks": [{"task_id": "s1.task-1", "call_id": "c1", "title": "Look"}],
-    },
-    "accounts": [{"turn": "t6", "caps": {"tokens": 9}, "portions": {"s1.task-1": {"granted": {"tokens": 2}}}}],
-    "allowance": {"granted": {"tokens": 8}, "number": 3, "asking": 2},
+    "features": {"tasks": TASKS},
     "running": {
         "deadline": MOMENT,
         "model": "offline:",
@@ -126,12 +128,13 @@ def defaulted(model: BaseModel, path: str = "") -> Iterator[str]:
 def test_the_full_state_has_a_non_default_value_in_every_field() -> None:
     provider_state = {"running.state.items", "running.state.blob"}  # a vendor's own
     assert set(defaulted(CarriedState.model_validate(FULL))) == provider_state
+    assert set(defaulted(TasksState.model_validate(TASKS))) == set()
 
 
 def test_ses_14_every_field_that_is_carried_survives_a_run() -> None:
     state = CarriedState.model_validate(FULL)
     # A task of a tree: others have no allowance.
-    start = SessionInput(carried=state, task=TaskInput(allowance=TaskAllowance(root="s0")))
+    start = with_task(SessionInput(carried=state), TaskInput(allowance=TaskAllowance(root="s0")))
     continued = Session("s1", start, now=NOW).carry()
     assert continued.carried == state
     assert SessionInput.model_validate_json(continued.model_dump_json()).carried == state
@@ -140,5 +143,5 @@ def test_ses_14_every_field_that_is_carried_survives_a_run() -> None:
 def test_ses_15_reported_findings_of_a_task_count_towards_its_sessions_size() -> None:
     target, findings = session(), {"text": "x" * 8_000}
     before = target.room.for_turn
-    target.own_task.report(ProgressReport(findings=findings, message="Half", percent=50))
+    tasks_of(target).own.report(ProgressReport(findings=findings, message="Half", percent=50))
     assert 8_000 < before - target.room.for_turn < FINDINGS_BYTES + 200

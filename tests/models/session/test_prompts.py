@@ -13,14 +13,12 @@ from turnkeeper.models.session.archive.archive_moves import next_move
 from turnkeeper.models.session.messages import (
     Configure,
     SessionInput,
-    check_outside_start,
     configured,
     make_title,
-    read_start,
 )
-from turnkeeper.models.session.queue.fates import REMEMBERED_IDS
 from turnkeeper.models.session.queue.prompt_queue import PromptQueue, QueueState
-from turnkeeper.models.session.queue.prompts import read_prompt
+from turnkeeper.models.session.queue.prompts import REMEMBERED_IDS, read_prompt
+from turnkeeper.models.session.start import check_outside_start, read_start
 from turnkeeper.models.session.views import queue_of, state_of
 
 JSON = st.recursive(

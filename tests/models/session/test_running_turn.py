@@ -15,8 +15,7 @@ from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.approvals import APPROVAL_BYTES, ask_for_approval, record_decision
 from turnkeeper.models.session.archive.archive_moves import oldest_steps
 from turnkeeper.models.session.queue.prompts import Prompt
-from turnkeeper.models.session.turn.running_turn import CarriedTurn, RunningTurn, number_calls
-from turnkeeper.models.session.turn.turn_bytes import RESULT_BYTES
+from turnkeeper.models.session.turn.running_turn import RESULT_BYTES, CarriedTurn, RunningTurn, number_calls
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ProviderState
 from turnkeeper.models.transcript.trajectory import ToolCall, ToolResult, Usage

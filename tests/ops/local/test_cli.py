@@ -19,12 +19,13 @@ from tests.ops.conftest import BOUND, needs_linux, until_ended
 from tests.processes.forked import PIPE, STDOUT, ForkedProcess, fork, forked_commands
 from tests.waiting import until
 from turnkeeper.activities.failures import WORKER_DIED
+from turnkeeper.clients.terminal.command_options import Gateway
 from turnkeeper.models.command_line import command_line
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.ops.local.supervisor import Gateway, run_until_signalled
-from turnkeeper.workflows.hosting.connection import connect
-from turnkeeper.workflows.hosting.endpoint import EmbeddedServer
+from turnkeeper.ops.local.supervisor import run_until_signalled
+from turnkeeper.stores.temporal.connection import connect
+from turnkeeper.stores.temporal.endpoint import EmbeddedServer
 
 LAST_LINE = "Ctrl-C stops everything. Sessions continue at the next start."
 

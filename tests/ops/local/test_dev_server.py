@@ -22,8 +22,8 @@ from tests.waiting import until
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.ops.local.dev_server import DevServer, DevServerError, is_in_use
 from turnkeeper.ops.local.temporal_binary import find_binary
-from turnkeeper.workflows.hosting.connection import connect, missing_search_attributes, retention, set_retention
-from turnkeeper.workflows.hosting.endpoint import EmbeddedServer
+from turnkeeper.stores.temporal.connection import connect, missing_search_attributes, retention, set_retention
+from turnkeeper.stores.temporal.endpoint import EmbeddedServer
 
 STARTER = """
 import asyncio, sys

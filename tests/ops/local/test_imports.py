@@ -8,6 +8,8 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 
+SDKS = ("anthropic", "genai_prices", "mcp", "mcp_types", "openai")
+
 DATABASE_EXTRAS = ("alembic", "sqlalchemy.dialects.postgresql", "sqlalchemy.ext.asyncio", "sqlalchemy.orm")
 
 
@@ -18,8 +20,8 @@ DATABASE_EXTRAS = ("alembic", "sqlalchemy.dialects.postgresql", "sqlalchemy.ext.
             "turnkeeper.cli, turnkeeper.ops.local.supervisor, turnkeeper.ops.checks.worker_report",
             ("alembic", "mcp", "mcp_types", "sqlalchemy", "temporalio", "turnkeeper.models.session.messages"),
         ),
-        ("turnkeeper.worker", ("anthropic", "mcp", "mcp_types", "openai", *DATABASE_EXTRAS)),
-        ("turnkeeper.api.app", ("jsonschema", "mcp", "mcp_types", "temporalio.worker", *DATABASE_EXTRAS)),
+        ("turnkeeper.worker", (*SDKS, *DATABASE_EXTRAS)),
+        ("turnkeeper.api.app", ("jsonschema", "temporalio.worker", *SDKS, *DATABASE_EXTRAS)),
     ],
     ids=["up", "worker", "gateway"],
 )
@@ -29,5 +31,21 @@ def test_ops_11_a_process_loads_only_the_modules_it_needs(loaded: str, unneeded:
         import {loaded}
         print([name for name in {unneeded!r} if name in sys.modules])
     """
+    assert printed_by(script) == "[]\n"
+
+
+def test_ops_11_the_gateway_loads_no_code_of_workflows_and_activities() -> None:
+    script = f"""if True:
+        import sys
+        from turnkeeper.api.app import create_app
+        from turnkeeper.models.settings.settings import Settings
+        create_app(Settings())
+        packages = ("turnkeeper.activities", "turnkeeper.workflows", *{SDKS!r})
+        print([name for name in packages if name in sys.modules])
+    """
+    assert printed_by(script) == "[]\n"
+
+
+def printed_by(script: str) -> str:
     ran = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert ran.stdout == "[]\n"
+    return ran.stdout

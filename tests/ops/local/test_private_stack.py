@@ -19,8 +19,9 @@ from tests.ops.conftest import needs_linux
 from tests.ops.local.test_private_files import open_to_others
 from tests.servers import odd
 from tests.vendors.apis import WIRES
+from turnkeeper.clients.terminal.command_options import Gateway
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.ops.local.supervisor import Gateway, own_command
+from turnkeeper.ops.local.supervisor import own_command
 from turnkeeper.testing.vendor_server import Answer, Call, Reply
 
 BOUND = 120.0

@@ -20,7 +20,7 @@ from tests.waiting import until
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.ops.local import dev_server
 from turnkeeper.ops.local.dev_server import DevServer
-from turnkeeper.workflows.hosting.connection import connect
+from turnkeeper.stores.temporal.connection import connect
 
 TEXT = "where is the treasure?"
 

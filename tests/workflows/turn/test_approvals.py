@@ -11,7 +11,7 @@ from turnkeeper.models.session.approvals import PendingApproval
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.tools import session_tools
 from turnkeeper.models.transcript.model_call import ToolSpec
-from turnkeeper.workflows import search_attributes
+from turnkeeper.stores.temporal import search_attributes
 
 MAIL = ToolSpec(name="send_mail", description="Sends a mail.")
 SMALL = SessionInput.model_validate({"limits": {"max_history_events": 50}})

@@ -10,8 +10,7 @@ from temporalio.client import Client
 
 from tests.harness import patient
 from turnkeeper.api.app import create_app
-from turnkeeper.api.callers import Caller
-from turnkeeper.api.identity import LOCAL_IDENTITY, Identity
+from turnkeeper.api.callers import LOCAL_IDENTITY, Caller, Identity
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.partials.carrier import PartialCarrier
 

@@ -16,14 +16,15 @@ from tests.api.http.test_bad_input import problem_of
 from tests.features.access.audit.callers import ADA, BOB, EVE, client_of, gateway_of_callers
 from tests.harness import TASK_SECONDS, Environment, asks, broken, heal, says
 from tests.waiting import until
-from turnkeeper.features.access.audit.recorder import RequestAudit, new_entry
+from turnkeeper.api.changes import Change, RequestChanges
+from turnkeeper.features.access.audit.recorder import AuditRecorder, new_entry
 from turnkeeper.features.access.audit.store import AuditFilter, AuditRow
+from turnkeeper.features.access.tables import AUDIT
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ToolSpec
 from turnkeeper.stores.database.database import StoreUnavailableError
-from turnkeeper.stores.database.tables import AUDIT
 
 CANARY = "CANARY of what was said"
 
@@ -177,8 +178,8 @@ async def test_api_4_a_change_that_is_cancelled_may_have_been_made(gateway: Fast
     services, in_progress = gateway.state.services, asyncio.Event()
 
     async def change() -> None:
-        audit = RequestAudit(services.audit, services.limits, ADA, operation="end_session", scope={})
-        async with audit.change("end", WorkflowId("cut")):
+        changes = RequestChanges(services.observers, ADA, operation="end_session", scope={})
+        async with changes.begin("end", WorkflowId("cut")):
             in_progress.set()
             await asyncio.Event().wait()
 
@@ -204,8 +205,8 @@ async def test_api_4_a_rejection_before_any_change_is_audited_once_a_minute(ada:
 async def test_api_4_a_name_that_cannot_be_stored_does_not_prevent_changes(
     gateway: FastAPI, bob: AsyncClient, ada: AsyncClient
 ):
-    audit = gateway.state.services.audit
-    await audit.begin(new_entry(replace(EVE, tenant="", id="oidc:\ud800"), "end", operation="end_session"))
+    audit = gateway.state.services.get(AuditRecorder)
+    await audit.begin(new_entry(Change(replace(EVE, tenant="", id="oidc:\ud800"), "end", "end_session")))
     assert (await bob.post("/workflow", json={"id": "beside-it"})).status_code == 201
     assert "oidc:\ufffd" in {entry["caller"] for entry in await entries(ada, action="end")}
 
@@ -273,7 +274,7 @@ async def test_api_4_with_a_credential_no_change_is_made_without_an_audit_entry(
 async def test_api_4_entries_are_written_after_an_outage_without_a_further_request(
     gateway: FastAPI, ada: AsyncClient, shared_env: Environment
 ):
-    audit = gateway.state.services.stores.audit
+    audit = gateway.state.services.get(AuditRecorder)._audit
     file = broken(shared_env)
     failures: list[BaseException] = []
     put = audit.put

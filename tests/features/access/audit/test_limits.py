@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Any
 
 import pytest
@@ -21,10 +22,12 @@ from temporalio.service import RPCError, RPCStatusCode
 from tests.features.access.audit.callers import ADA, BOB, client_of, gateway_of_callers
 from tests.harness import TASK_SECONDS, Environment, patient
 from tests.waiting import run_other_tasks, until
+from turnkeeper.api.app import create_app
 from turnkeeper.api.callers import LOCAL, Caller
 from turnkeeper.api.history.visible_sessions import count_open_sessions
 from turnkeeper.api.http.limits import DEFAULTS, RateLimitMiddleware, RequestRates, limit_of
 from turnkeeper.api.problems import LimitName
+from turnkeeper.api.roles import RouteFinder
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.settings.settings import Settings
 
@@ -52,6 +55,11 @@ class Endless:
         await send({"type": "http.response.body", "body": b""})
 
 
+@cache
+def route_finder() -> RouteFinder:
+    return RouteFinder(create_app(Settings()).routes, Settings())
+
+
 async def answer_of(app: RateLimitMiddleware, path: str, caller: Caller = ADA, query: bytes = b"") -> int:
     messages: list[Message] = []
 
@@ -61,14 +69,9 @@ async def answer_of(app: RateLimitMiddleware, path: str, caller: Caller = ADA, q
     async def send(message: Message) -> None:
         messages.append(message)
 
-    scope = {
-        "type": "http",
-        "path": path,
-        "query_string": query,
-        "headers": [],
-        "state": {"caller": caller},
-        "method": "GET",
-    }
+    method = "POST" if path in ("/api/chat", "/mcp") else "GET"
+    scope = {"type": "http", "method": method, "path": path, "query_string": query, "headers": []}
+    scope["state"] = {"caller": caller, "route": route_finder().find(scope)}
     await app(scope, receive, send)
     status: int = messages[0]["status"]
     return status
@@ -88,7 +91,7 @@ async def test_api_4_each_caller_has_its_own_rate_limit():
     endless = Endless()
     endless.end.set()
     settings = Settings(rate_limit=2)
-    app = RateLimitMiddleware(endless, settings=settings, rates=RequestRates(settings, clock=lambda: now))
+    app = RateLimitMiddleware(endless, observers=(), settings=settings, rates=RequestRates(settings, clock=lambda: now))
     assert [await answer_of(app, "/workflow/a") for _ in range(10)] == [200] * 8 + [429] * 2
     assert await answer_of(app, "/workflow/a", BOB) == 200
     assert await answer_of(app, "/healthz") == 200
@@ -101,7 +104,7 @@ async def test_api_4_each_caller_has_its_own_rate_limit():
 async def test_api_4_streams_and_waiting_requests_are_limited_in_number():
     endless = Endless()
     settings = Settings(max_streams_per_key=3)
-    app = RateLimitMiddleware(endless, settings=settings, rates=RequestRates(settings))
+    app = RateLimitMiddleware(endless, observers=(), settings=settings, rates=RequestRates(settings))
     paths = (("/workflow/a/events", b""), ("/api/chat", b""), ("/tasks/a", b"wait_seconds=60"))
     streams = [asyncio.create_task(answer_of(app, path, query=query)) for path, query in paths]
     await run_other_tasks()

@@ -11,6 +11,7 @@ from fastapi import FastAPI
 
 from turnkeeper.api.callers import ROLES, Role
 from turnkeeper.api.roles import Access
+from turnkeeper.features.access.auth.api_keys import ApiKeys
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.stores import Stores
 
@@ -42,7 +43,7 @@ async def key_of(settings: Settings, column: Column) -> str | None:
     if column.role is None:
         return None
     async with Stores.of(settings) as stores:
-        _, text = await stores.api_keys.create(
+        _, text = await ApiKeys(stores.database).create(
             tenant=column.tenant, user=column.name, role=column.role, now=datetime.now(UTC)
         )
     return text

@@ -22,16 +22,17 @@ from tests.features.access.auth.matrix import Column, key_of
 from tests.features.mcp.client import mcp_client
 from tests.harness import TASK_SECONDS, Environment, Gate, asks, patient
 from tests.waiting import BOUND, until
-from turnkeeper.api.callers import LOCAL
-from turnkeeper.api.identity import Identity
+from turnkeeper.api.callers import LOCAL, Identity
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.clients.python.errors import GatewayProblemError
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.features.access.auth import keys
-from turnkeeper.features.access.auth.credentials import Authenticator
+from turnkeeper.features.access.auth.api_keys import ApiKeys
+from turnkeeper.features.access.auth.credentials import CredentialAuthenticator
 from turnkeeper.features.access.auth.logins import TOKEN_BYTES, Logins
 from turnkeeper.features.ai_sdk.streams import DECISION_AWAITED_NOTICE
-from turnkeeper.models.settings.settings import AuthSettings, OidcSettings, Role, Settings
+from turnkeeper.models.roles import Role
+from turnkeeper.models.settings.settings import AuthSettings, OidcSettings, Settings
 from turnkeeper.models.transcript.model_call import ToolSpec
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.stores import Stores
@@ -168,7 +169,7 @@ async def test_api_4_a_login_ends_with_its_key_within_a_second(
     ):
         assert (await browser.post("/login", json={"key": key})).status_code == 200
         assert (await browser.get("/workflow")).status_code == 200
-        await stores.api_keys.revoke(key.split("_")[1], now=datetime.now(UTC))
+        await ApiKeys(stores.database).revoke(key.split("_")[1], now=datetime.now(UTC))
 
         async def is_refused() -> bool:
             return (await browser.get("/workflow")).status_code == 401
@@ -359,7 +360,7 @@ async def test_api_4_logins_and_failed_logins_are_audited(browser: httpx.AsyncCl
     roles: tuple[Role, ...] = ("reader", "admin", "writer")
     reader, admin, ended = [await key_of(settings, Column(role, role, "audited")) for role in roles]
     async with Stores.of(settings) as stores:
-        await stores.api_keys.revoke(ended.split("_")[1], now=datetime.now(UTC))
+        await ApiKeys(stores.database).revoke(ended.split("_")[1], now=datetime.now(UTC))
     assert (await browser.post("/login", json={"key": ended})).status_code == 401
     for _ in range(3):
         assert (await browser.post("/login", json={"key": reader})).status_code == 200
@@ -420,7 +421,7 @@ async def test_api_4_a_prompt_that_waits_when_its_key_is_revoked_is_answered_as_
             waiting = asyncio.create_task(http.post(f"/workflow/{session}/prompt?wait=60", json=prompt))
             await env.vendor.gate.until_arrived(1)
             async with Stores.of(settings) as stores:
-                assert await stores.api_keys.revoke(key.split("_")[1], now=datetime.now(UTC))
+                assert await ApiKeys(stores.database).revoke(key.split("_")[1], now=datetime.now(UTC))
             answer = await waiting
             assert (answer.status_code, answer.json()["message_id"]) == (202, "m1")
             assert (await http.get("/workflow")).status_code == 401
@@ -452,7 +453,7 @@ async def test_api_4_a_revoked_key_is_rejected_and_its_open_requests_end(
             await anext(lines)
             poll = asyncio.create_task(http.get(f"/workflow/{session}/conversation?wait=60&since_revision=99"))
             async with Stores.of(settings) as stores:
-                assert await stores.api_keys.revoke(key.split("_")[1], now=datetime.now(UTC))
+                assert await ApiKeys(stores.database).revoke(key.split("_")[1], now=datetime.now(UTC))
 
             async def is_refused() -> bool:
                 return (await http.get("/workflow")).status_code == 401
@@ -488,7 +489,7 @@ async def test_api_4_ai_sdk_streams_and_mcp_waits_end_within_5_s_after_their_key
         assert not wait.done()
         async with asyncio.timeout(5):
             async with Stores.of(settings) as stores:
-                await stores.api_keys.revoke(key.split("_")[1], now=datetime.now(UTC))
+                await ApiKeys(stores.database).revoke(key.split("_")[1], now=datetime.now(UTC))
             assert "[DONE]" not in "".join([line async for line in lines])
             assert await wait == 401
 
@@ -556,7 +557,7 @@ async def test_api_4_a_change_that_runs_when_its_key_is_revoked_is_answered(
             changing = asyncio.create_task(change())
             await starts.gate.until_arrived(1)
             async with Stores.of(settings) as stores:
-                assert await stores.api_keys.revoke(key_id, now=datetime.now(UTC))
+                assert await ApiKeys(stores.database).revoke(key_id, now=datetime.now(UTC))
             assert await until(lambda: checks[key_id] > 1)
             starts.gate.open()
             assert await changing
@@ -567,7 +568,7 @@ async def test_api_4_open_requests_are_checked_while_the_store_fails_for_other_k
 ) -> None:
     settings = Settings(state_dir=tmp_path, auth={"keys": True})
     store = FailingKeys()
-    authenticator = Authenticator(settings.auth, store, store, Timeouts(recheck=0.01))
+    authenticator = CredentialAuthenticator(settings.auth, store, store, Timeouts(recheck=0.01))
     async with authenticator.running(), asyncio.timeout(BOUND):
         identities = [Identity(LOCAL, key_id=key_id) for key_id in ("hanging", "failing", "revoked")]
         with contextlib.ExitStack() as stack:
@@ -584,12 +585,11 @@ async def test_api_4_a_stream_ends_with_its_key_also_while_keys_cannot_be_read(
     settings = Settings(state_dir=tmp_path, auth={"keys": True})
     async with Stores.of(settings) as stores:
         ends_at = datetime.now(UTC) + timedelta(seconds=0.5)
-        _, key = await stores.api_keys.create(
-            tenant="", user=None, role="reader", now=datetime.now(UTC), expires_at=ends_at
-        )
-        authenticator = Authenticator(settings.auth, stores.api_keys, stores.logins, Timeouts(recheck=0.01))
+        store = ApiKeys(stores.database)
+        _, key = await store.create(tenant="", user=None, role="reader", now=datetime.now(UTC), expires_at=ends_at)
+        authenticator = CredentialAuthenticator(settings.auth, store, Logins(stores.database), Timeouts(recheck=0.01))
         identity = await authenticator.verify(key)
-        monkeypatch.setattr(stores.api_keys, "find", FailingKeys().find_nothing)
+        monkeypatch.setattr(store, "find", FailingKeys().find_nothing)
         async with authenticator.running():
             with authenticator.until_it_ends(identity) as scope:
                 assert await until(lambda: scope.cancel_called)

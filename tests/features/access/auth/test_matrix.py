@@ -8,12 +8,14 @@ from types import SimpleNamespace
 import pytest
 from fastapi import FastAPI
 from fastapi.routing import APIRoute, iter_route_contexts
+from starlette.staticfiles import StaticFiles
 
 from tests.features.access.auth.matrix import COLUMNS, Column, client_of, key_of, outcome_of
 from turnkeeper.api.app import create_app
-from turnkeeper.api.dependencies import AuditDep, CallerDep, get_audit
-from turnkeeper.api.roles import MCP_METHODS, ROUTES, route_patterns
+from turnkeeper.api.dependencies import CallerDep, ChangesDep, get_changes
+from turnkeeper.api.roles import GatewayRoute, access, gateway_routes
 from turnkeeper.features.mcp.endpoint import McpEndpoint
+from turnkeeper.features.mcp.server import METHODS
 from turnkeeper.features.mcp.tools import TOOLS
 from turnkeeper.models.settings.settings import Settings
 
@@ -37,48 +39,39 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     return Settings(state_dir=tmp_path_factory.mktemp("state"), auth={"keys": True})
 
 
-class Unrecorded:
-    """Stands for the audit and the limits of a gateway without a store: it lets everything through."""
-
-    async def check(self, *_: object) -> None:
-        pass
-
-    async def begin(self, *_: object) -> None:
-        pass
-
-    def finish(self, *_: object, **__: object) -> None:
-        pass
-
-    async def record_once(self, *_: object, **__: object) -> None:
-        pass
-
-    def note_refusal(self, *_: object, **__: object) -> None:
-        pass
-
-
 @pytest.fixture(scope="module")
 def app(settings: Settings) -> Iterator[FastAPI]:
     """A gateway that is never started: what gets through the check fails after it, but not with 401 or 403."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(McpEndpoint, "_started", None)  # it would wait for the start
         app = create_app(settings)
-        app.state.services = SimpleNamespace(audit=Unrecorded(), limits=Unrecorded())
+        app.state.services = SimpleNamespace(observers=[])
         yield app
 
 
-def routes(app: FastAPI) -> list[str]:
-    return [name for route in route_patterns(app.routes) for name in route.names]
+def routes(app: FastAPI) -> list[GatewayRoute]:
+    return gateway_routes(app.routes, Settings())
 
 
-def path_of(route: str) -> tuple[str, str]:
-    """Return method and path of a request for a route."""
-    method, template = route.split(" ")
-    path = re.sub(r"{\w+}", "1.1.0", template)
-    return method, f"{path}/nothing" if template in ("/docs/files", "/docs/assets") else path
+def path_of(route: GatewayRoute) -> str:
+    """Return the path of a request for a route."""
+    path = re.sub(r"{\w+(:path)?}", "1.1.0", route.path)
+    return f"{path}/nothing" if route.path in ("/docs/files", "/docs/assets") else path
 
 
-def test_api_4_every_route_of_the_gateway_has_an_entry_and_every_entry_a_route(app: FastAPI) -> None:
-    assert sorted(routes(app)) == sorted(ROUTES)
+def test_api_4_every_route_of_the_gateway_says_who_may_use_it(app: FastAPI) -> None:
+    assert [route.name for route in routes(app) if route.access is None] == []
+
+
+async def test_api_4_a_route_without_a_role_is_refused_to_everybody(tmp_path: Path) -> None:
+    app = create_app(Settings(state_dir=tmp_path))
+    app.add_api_route("/new", lambda: "secret", methods=["GET"])
+    app.mount("/files", StaticFiles(directory=tmp_path))
+    async with client_of(app) as http:
+        for path in ("/new", "/files/x"):
+            answer = await http.get(path)
+            assert (answer.status_code, outcome_of(answer)) == (403, "forbidden")
+            assert "has no role, so nobody may use it" in answer.json()["detail"]
 
 
 def test_api_4_every_route_that_changes_something_has_the_audit(app: FastAPI) -> None:
@@ -88,21 +81,21 @@ def test_api_4_every_route_that_changes_something_has_the_audit(app: FastAPI) ->
         for route in routes
         if isinstance(route, APIRoute)
         and not route.methods <= {"GET", "HEAD"}
-        and get_audit not in {dependency.call for dependency in route.dependant.dependencies}
+        and get_changes not in {dependency.call for dependency in route.dependant.dependencies}
     }
     assert without == UNCHANGING
 
 
 async def test_api_4_a_change_without_an_audit_entry_is_an_error(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    settings: Settings,
 ) -> None:
-    monkeypatch.setitem(ROUTES, "POST /new", "writer")
     app = create_app(settings)
-    app.state.services = SimpleNamespace(audit=Unrecorded(), limits=Unrecorded())
+    app.state.services = SimpleNamespace(observers=[])
 
-    async def change(audit: AuditDep, *, is_said: bool) -> None:
+    @access("writer")
+    async def change(changes: ChangesDep, *, is_said: bool) -> None:
         if is_said:
-            async with audit.change("end", None):
+            async with changes.begin("end", None):
                 pass
 
     app.add_api_route("/new", change, methods=["POST"], operation_id="change")
@@ -115,23 +108,23 @@ async def test_api_4_a_change_without_an_audit_entry_is_an_error(
 async def test_api_4_every_route_is_open_only_to_the_roles_of_its_entry(app: FastAPI, settings: Settings, column):
     surprises = []
     async with client_of(app, await key_of(settings, column)) as http:
-        for route, access in ROUTES.items():
-            method, path = path_of(route)
+        for route in routes(app):
+            method, path = route.method, path_of(route)
             for verb in (method, "HEAD") if method == "GET" else (method,):
                 answer = await http.request(verb, path)
-                expected = column.outcome(access)
+                expected = column.outcome(route.access)
                 outcome = _outcome_of_head(answer.status_code) if verb == "HEAD" else outcome_of(answer)
                 if outcome != expected:
                     surprises.append((verb, path, outcome, expected))
                 if outcome == "forbidden" and verb != "HEAD":
-                    assert f"the {access} role" in answer.json()["detail"], route
+                    assert f"the {route.access} role" in answer.json()["detail"], route.name
     assert surprises == []
 
 
 @pytest.mark.parametrize("column", [COLUMNS[0], COLUMNS[-1]], ids=lambda column: column.name)
 async def test_api_4_every_response_has_the_security_headers(app: FastAPI, settings: Settings, column: Column) -> None:
     async with client_of(app, await key_of(settings, column)) as http:
-        for method, path in [*map(path_of, ROUTES), ("GET", "/nowhere"), ("BREW", "/")]:
+        for method, path in [*((one.method, path_of(one)) for one in routes(app)), ("GET", "/nowhere"), ("BREW", "/")]:
             headers = (await http.request(method, path)).headers
             assert headers.get_list("x-content-type-options") == ["nosniff"], path
             assert headers.get_list("referrer-policy") == ["no-referrer"], path
@@ -155,11 +148,11 @@ async def test_api_4_a_route_without_an_entry_is_closed_to_everyone(settings: Se
 
 
 async def test_api_4_an_open_route_has_no_caller_and_so_no_admin(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    settings: Settings,
 ) -> None:
-    monkeypatch.setitem(ROUTES, "GET /new", "open")
     app = create_app(settings)
 
+    @access("open")
     async def who(caller: CallerDep) -> str:
         return caller.id
 
@@ -211,9 +204,10 @@ async def test_api_4_a_request_with_two_credentials_is_rejected(app: FastAPI, se
         assert (await http.get("/workflow", headers=headers)).status_code == 401
 
 
-def test_api_4_every_mcp_tool_has_the_role_of_its_route() -> None:
+def test_api_4_every_mcp_tool_has_the_role_of_its_route(app: FastAPI) -> None:
     assert {tool.name: tool.role for tool in TOOLS.values()} == MCP_TOOLS
-    assert MCP_METHODS["tasks/update"] == ROUTES["POST /workflow/{id}/approvals/{call_id}"] == "approver"
+    (decision,) = [route for route in routes(app) if route.name == "POST /workflow/{id}/approvals/{call_id}"]
+    assert METHODS["tasks/update"] == decision.access == "approver"
 
 
 BODIES = {"/workflow": {}, "/workflow/{id}": {}, "/tasks": {"description": "x"}}

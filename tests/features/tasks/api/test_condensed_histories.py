@@ -14,6 +14,7 @@ from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.features.tasks.rules.condensing import INSTRUCTION, answer_of, read_request
 from turnkeeper.features.tasks.session.task import CreateTask, prepare_task
 from turnkeeper.features.tasks.session.task_input import TaskInput, TextsToCondense
+from turnkeeper.features.tasks.session_part import with_task
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.messages import SessionInput
@@ -140,7 +141,7 @@ async def test_ctx_15_condensing_counts_towards_the_budget_of_the_turn(env: Envi
     blob = texts.add(prepared.long_texts.model_dump_json())
     await env.stores.blobs.put(task_id, texts.by_hash.values())
     task = TaskInput(context=prepared.context, to_condense=TextsToCondense(blob=blob, count=1), open_seconds=None)
-    session = await env.start(SessionInput(limits=Limits(max_tokens_per_turn=100), task=task), id=task_id)
+    session = await env.start(with_task(SessionInput(limits=Limits(max_tokens_per_turn=100)), task), id=task_id)
     (turn,) = await session.idle(turns=1)
     assert (turn.status, turn.error_type) == ("failed", "budget")
     assert turn.usage == USAGE

@@ -13,11 +13,11 @@ from tests.harness import BOUND, Environment
 from turnkeeper.api.history.approval_reader import ApprovalReader
 from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.timeouts import Timeouts
-from turnkeeper.features.tasks.session.task_view import SubTask
 from turnkeeper.models.ids import PublicId, WorkflowId
 from turnkeeper.models.session.approvals import PendingApproval, PendingApprovals
 from turnkeeper.models.session.messages import StateRequest
 from turnkeeper.models.transcript.model_call import ToolSpec
+from turnkeeper.models.transcript.task_view import SubTask
 from turnkeeper.models.transcript.trajectory import BlobRef
 
 

@@ -6,6 +6,7 @@ from uuid import uuid4
 
 import pytest
 from httpx import AsyncClient
+from temporalio.client import WorkflowExecutionStatus
 
 from tests.api.conftest import gateway
 from tests.api.http.test_bad_input import problem_of
@@ -16,8 +17,9 @@ from tests.waiting import until
 from turnkeeper.activities.providers.offline.model import answer as offline_answer
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolSpec
+from turnkeeper.models.transcript.task_view import NO_PARENT
 from turnkeeper.models.transcript.trajectory import ModelStep
-from turnkeeper.workflows import search_attributes
+from turnkeeper.stores.temporal import search_attributes
 
 CONVERSATION = [
     {
@@ -89,7 +91,7 @@ async def test_tsk_1_the_call_of_the_original_design_starts_an_agent_with_all_of
         assert part in prompt
     assert (task["status"], task["title"]) == ("completed", "Implement JWT token authentication system")
     started = await env.client.get_workflow_handle(task_id).describe()
-    assert started.typed_search_attributes[search_attributes.TASK_PARENT] == search_attributes.NO_PARENT
+    assert started.typed_search_attributes[search_attributes.TASK_PARENT] == NO_PARENT
     assert started.raw_info.priority.priority_key == 2
 
 
@@ -422,7 +424,13 @@ async def test_tsk_4_a_task_is_cancelled_with_a_reason_and_takes_no_more(http: A
     assert answer.status_code == 202
     task = await awaited(http, task_id)
     assert (task["status"], task["error_type"], task["result"]["answer"]) == ("cancelled", "cancelled", None)
-    (history,) = await env.adopt(env.client.get_workflow_handle(task_id)).histories()
+    handle = env.client.get_workflow_handle(task_id)
+
+    async def has_ended() -> bool:
+        return (await handle.describe()).status != WorkflowExecutionStatus.RUNNING
+
+    await until(has_ended)  # the task is "cancelled" a moment before
+    (history,) = await env.adopt(handle).histories()
     assert "Not needed." in str(history.events)
     late = await http.post(f"/tasks/{task_id}/cancel")
     assert (late.status_code, late.json()["status"]) == (202, "cancelled")

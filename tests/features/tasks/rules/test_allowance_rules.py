@@ -6,19 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnkeeper.features.tasks.session.allowance import (
-    MAX_AMOUNT,
-    NOTHING,
     Accounts,
     Allowance,
     AllowanceAnswer,
     AllowanceRequest,
     AllowanceState,
-    Amount,
-    Caps,
     TaskAllowance,
 )
 from turnkeeper.models.ids import PublicId
 from turnkeeper.models.limits import Limits
+from turnkeeper.models.session.turn.budgets import MAX_AMOUNT, NOTHING, Amount, Caps
 
 TURN = "m1"
 TASKS = [PublicId(f"root.task-{number}") for number in (1, 2, 3)]

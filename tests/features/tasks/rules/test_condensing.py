@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic_core import from_json
 
-from turnkeeper.activities.providers.offline.model import answer
+from turnkeeper.features.tasks.offline import condensed_of
 from turnkeeper.features.tasks.rules.condensing import BATCH_TEXTS, LongTexts, batches, condensed_prompt, read_answer
 from turnkeeper.features.tasks.rules.enrichment import PROMPT_TOKENS
 from turnkeeper.features.tasks.session.task import CreateTask, PreparedTask, prepare_task
@@ -143,8 +143,8 @@ def test_ctx_15_the_offline_model_keeps_the_sentences_that_matter_to_the_task() 
     talk = "The weather was fine. " * 30
     texts = long_texts(says(f"{talk}The port is 5433, as we decided. {talk}"))
     (batch,) = batches(texts)
-    condensed = read_answer(answer(batch.request).text, texts.texts)
+    condensed = read_answer(condensed_of(batch.request), texts.texts)
     assert condensed[0].startswith("The port is 5433, as we decided.") or "The port is 5433" in condensed[0]
     assert len(condensed[0]) <= 150
     (one_word,) = batches(long_texts(says("x" * 500)))
-    assert read_answer(answer(one_word.request).text, texts.texts)[0] == "x" * 149 + "…"
+    assert read_answer(condensed_of(one_word.request), texts.texts)[0] == "x" * 149 + "…"

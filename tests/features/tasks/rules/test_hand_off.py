@@ -13,18 +13,16 @@ from tests.models import vector_cases
 from tests.speed import cpu_seconds
 from turnkeeper.features.tasks.rules.enrichment import format_task_enrichment_prompt
 from turnkeeper.features.tasks.rules.hand_off import validate_conversation_history
-from turnkeeper.features.tasks.rules.history_policy import (
+from turnkeeper.features.tasks.rules.task_context import OMITTED, is_timestamp, moment_of
+from turnkeeper.models.errors import TaskValidationError, preview
+from turnkeeper.models.settings.history_policy import (
     KEEP_ASSISTANT,
     KEEP_USER,
     PRESETS,
     HistoryPolicy,
     TextLimit,
-    is_timestamp,
-    moment_of,
     resolve_policy,
 )
-from turnkeeper.features.tasks.rules.task_context import OMITTED
-from turnkeeper.models.errors import TaskValidationError, preview
 
 NOW = "2025-10-29T13:30:00Z"
 RULE = "=" * 80

@@ -4,9 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from turnkeeper.features.tasks.rules.history_policy import KEEP_ASSISTANT, KEEP_USER, HandOffPresets
+from tests.models.builders import NOW
 from turnkeeper.features.tasks.session.task import CreateTask, policy_of
+from turnkeeper.features.tasks.session_part import tasks_of
 from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.session.session import Session
+from turnkeeper.models.settings.history_policy import KEEP_ASSISTANT, KEEP_USER, HandOffPresets
 from turnkeeper.models.settings.settings import Settings, SettingsError, load_settings
 
 
@@ -63,7 +66,10 @@ def test_ctx_9_a_wrong_number_of_a_preset_stops_the_start_by_its_name(folder: Pa
 
 
 def test_ctx_9_a_session_carries_other_presets_only() -> None:
-    assert "hand_off" not in SessionInput().model_dump_json()
+    assert Settings().session_features == {}
     other = HandOffPresets.model_validate({"keep_user": {"max_messages": 20}})
-    start = SessionInput(hand_off=other)
-    assert SessionInput.model_validate_json(start.model_dump_json()).hand_off == other
+    assert Settings(hand_off=other, features=("listing",)).session_features == {}
+    start = SessionInput(features=Settings(hand_off=other).session_features)
+    session = Session("s1", SessionInput.model_validate_json(start.model_dump_json()), now=NOW)
+    assert tasks_of(session).input.presets == other
+    assert session.carry().features == start.features

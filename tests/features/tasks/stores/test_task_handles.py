@@ -7,9 +7,9 @@ from sqlalchemy import func, select
 
 from tests.stores.builders import NOW
 from turnkeeper.features.tasks.stores.task_handles import LIFETIME, MAX_EXPIRED_AT_ONCE, TaskHandles
+from turnkeeper.features.tasks.tables import TASK_HANDLES
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.database.database import Database
-from turnkeeper.stores.database.tables import TASK_HANDLES
 from turnkeeper.stores.stores import Stores
 
 
@@ -55,8 +55,8 @@ async def test_tsk_6_an_expired_handle_is_deleted_when_the_next_one_is_created(
 
 async def test_tsk_6_a_deleted_session_leaves_no_handle(tmp_path):
     async with Stores.of(Settings(state_dir=tmp_path)) as stores:
-        mine = await stores.task_handles.create("s1", "m1", owner="local", now=NOW)
-        other = await stores.task_handles.create("s2", "m1", owner="local", now=NOW)
+        mine = await TaskHandles(stores.database).create("s1", "m1", owner="local", now=NOW)
+        other = await TaskHandles(stores.database).create("s2", "m1", owner="local", now=NOW)
         await stores.delete("s1")
-        assert await stores.task_handles.find(mine.id, owner="local", now=NOW) is None
-        assert await stores.task_handles.find(other.id, owner="local", now=NOW) == other
+        assert await TaskHandles(stores.database).find(mine.id, owner="local", now=NOW) is None
+        assert await TaskHandles(stores.database).find(other.id, owner="local", now=NOW) == other

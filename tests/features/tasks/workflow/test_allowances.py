@@ -12,6 +12,7 @@ from tests.features.tasks.workflow.test_sub_tasks import (
     delegated,
     delegating,
     is_task,
+    task_message,
     task_of,
 )
 from tests.harness import BOUND, Environment, asks, says
@@ -205,7 +206,11 @@ async def test_tsk_5_a_task_that_gets_no_answer_fails_when_its_time_is_over(env:
     stranger = await env.start(limited())
     start = limited(turn_timeout=1).model_dump(mode="json") | {
         "first_prompt": "Look.",
-        "task": {"open_seconds": None, "allowance": {"root": stranger.handle.id, "caps": {"tokens": 1_000}}},
+        "features": {
+            "tasks": {
+                "task": {"open_seconds": None, "allowance": {"root": stranger.handle.id, "caps": {"tokens": 1_000}}}
+            }
+        },
     }
     task = await env.start(SessionInput.model_validate(start))
     (turn,) = await task.idle(turns=1)
@@ -255,8 +260,9 @@ async def test_tsk_5_repeated_and_foreign_allowance_signals_change_nothing(env: 
         [],
         "x",
     ):
-        await session.handle.signal("request_allowance", request)
-        await session.handle.signal("grant_allowance", {"number": 1, "granted": {"tokens": 9}})
+        await session.handle.signal("feature_message", task_message("request_allowance", request))
+        grant = {"number": 1, "granted": {"tokens": 9}}
+        await session.handle.signal("feature_message", task_message("grant_allowance", grant))
     await session.prompt(id="p2", text="Go on.")
     (_, after) = await session.idle(turns=2)
     assert after.status == before.status == "completed"

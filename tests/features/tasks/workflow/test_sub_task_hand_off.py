@@ -7,9 +7,10 @@ import pytest
 from tests.features.tasks.workflow.test_sub_tasks import DELEGATE, answers, delegated, delegating, is_task, task_of
 from tests.harness import DrivenSession, Environment, broken, heal, last_user_message, replayer, says
 from turnkeeper.features.tasks.rules.condensing import INSTRUCTION, answer_of, read_request
-from turnkeeper.features.tasks.rules.history_policy import HandOffPresets
 from turnkeeper.features.tasks.session.task_specs import RUN_TASK_SPEC
 from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.settings.history_policy import HandOffPresets
+from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ModelRequest
 from turnkeeper.models.transcript.trajectory import ModelStep, ToolResult
@@ -20,7 +21,7 @@ ANSWER = "It is as it was before. " * 30 + FACT + " That is all." * 30
 
 def started(**keep_user: Any) -> SessionInput:
     presets = HandOffPresets.model_validate({"keep_user": keep_user})
-    return SessionInput(tool_policy={"*": "allow"}, hand_off=presets)
+    return SessionInput(tool_policy={"*": "allow"}, features=Settings(hand_off=presets).session_features)
 
 
 async def delegated_after_talk(env: Environment, start: SessionInput) -> tuple[DrivenSession, str]:

@@ -14,7 +14,7 @@ from turnkeeper.features.tasks.session.sub_tasks import sub_task_id
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
 from turnkeeper.models.transcript.trajectory import ModelStep, ToolResult
-from turnkeeper.workflows import search_attributes
+from turnkeeper.stores.temporal import search_attributes
 
 DELEGATE = "Delegate: find the longest file."
 DESCRIPTION = "Find the longest file."
@@ -71,6 +71,11 @@ async def delegated(
     return session, [call.result for call in step.tool_calls if call.result]
 
 
+def task_message(kind: str, body: object) -> dict[str, object]:
+    """Return what a session sends to the tasks of another one."""
+    return {"feature": "tasks", "kind": kind, "body": body}
+
+
 def task_of(env: Environment, session: DrivenSession, number: int = 1) -> DrivenSession:
     return env.adopt(env.client.get_workflow_handle(sub_task_id(session.handle.id, number)))
 
@@ -85,7 +90,7 @@ async def test_tsk_5_a_task_in_the_foreground_answers_the_call_and_closes(env: E
     assert (task.task_id, task.title, task.status) == (f"{session.handle.id}.task-1", "Longest file", "completed")
     child = task_of(env, session)
     end = await child.handle.result()
-    assert end["task"] == {"status": "completed", "answer": LONGEST, "usage": {}}
+    assert end["features"]["tasks"] == {"status": "completed", "answer": LONGEST, "usage": {}}
     view = (await child.state()).session
     assert view.task is not None
     assert (view.title, view.task.parent) == ("Longest file", session.handle.id)
@@ -254,7 +259,7 @@ async def test_tsk_5_long_arguments_and_answers_go_through_the_store(env: Enviro
     assert result.blob.chars >= len(answer.strip())
     assert any(background.strip() in last_user_message(request) for request in env.vendor.turn_requests)
     end = await task_of(env, session).handle.result()
-    assert end["task"]["answer"] == answer
+    assert end["features"]["tasks"]["answer"] == answer
 
 
 WRONG: list[tuple[dict[str, JsonValue], str]] = [
@@ -299,10 +304,12 @@ async def test_tsk_4_a_task_reports_progress_and_findings(env: Environment) -> N
 
 async def test_tsk_5_a_signal_about_no_task_of_the_session_changes_nothing(env: Environment) -> None:
     session = await env.start(UNASKED)
-    await session.handle.signal("task_changed", args=[])
+    await session.handle.signal("feature_message", args=[])
     unknown = {"task_id": "unknown", "status": "completed"}
     for change in ("x", [], {}, unknown, {"task_id": 1}, {"status": "working"}):
-        await session.handle.signal("task_changed", change)
+        await session.handle.signal("feature_message", task_message("task_changed", change))
+    for message in ("x", [], task_message("told", unknown), {**task_message("task_changed", {}), "feature": "teams"}):
+        await session.handle.signal("feature_message", message)
     await session.prompt(id="p1", text="hello")
     await session.idle(turns=1)
     assert (await session.state()).session.tasks == []
