@@ -28,7 +28,13 @@ from turnkeeper.models.settings.mcp_config import load_foreign_servers
 from turnkeeper.models.settings.settings import Settings, SettingsError, load_settings
 from turnkeeper.ops.local.logs import set_up_logging
 from turnkeeper.ops.local.ports import free_port, is_free
-from turnkeeper.ops.local.process import loop_watchdog, missing_extra_explained, paused_collector, run_to_end
+from turnkeeper.ops.local.process import (
+    loop_watchdog,
+    missing_extra_explained,
+    paused_collector,
+    run_fast,
+    run_to_end,
+)
 from turnkeeper.stores.private_files import close_to_others
 from turnkeeper.stores.temporal.endpoint import TemporalAccessError
 
@@ -94,7 +100,7 @@ def worker(
     set_up_logging(settings)
     close_to_others(settings.state_dir)
     try:
-        asyncio.run(_run_worker(settings, activity_reports))
+        run_fast(_run_worker(settings, activity_reports))
     except (TemporalAccessError, SettingsError) as error:
         exit_with(error)
 

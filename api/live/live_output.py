@@ -21,9 +21,6 @@ from turnkeeper.models.transcript.conversation import ConversationUpdate
 from turnkeeper.models.transcript.partial_output import CallProgress, PartialGrowth, PartialOutput, growth
 from turnkeeper.stores.partials.carrier import PartialCarrier
 
-PAUSE_SECONDS = 0.03
-"""Minimum time between two growths of an answer; more if many watchers have to be served."""
-
 SECONDS_A_WATCHER = 0.0001
 """Time to send something to one watcher. So much for each watcher passes between two changes: otherwise many watchers
 would lag behind by all the changes in between."""
@@ -163,10 +160,14 @@ class LiveOutput:
             self._follower = None
 
     async def _follow(self) -> None:
+        clock, served_at = asyncio.get_running_loop().time, 0.0
         async with self._carrier.following(self._workflow_id) as live:
             version = 0
             while True:
                 await live.wait_beyond(version)
+                # Carriers pause between two snapshots; here is only a pause if many watchers have to be served.
+                if (remaining := served_at - clock()) > 0:
+                    await asyncio.sleep(remaining)
                 version, latest = live.version, live.latest
                 self._newest = latest
                 is_news = latest is not None and not self._steps.have_seen(latest)
@@ -174,4 +175,4 @@ class LiveOutput:
                 events = [ProgressEvent(progress) for progress in live.calls.values()]
                 self.progress = {event.progress.call_id: event for event in events}
                 self._watch.notify()
-                await asyncio.sleep(max(PAUSE_SECONDS, 5 * self.watchers * SECONDS_A_WATCHER))
+                served_at = clock() + 5 * self.watchers * SECONDS_A_WATCHER

@@ -94,7 +94,7 @@ class Port(Frozen):
 class SocketCarrier(PartialCarrier):
     """Carries growths over the sockets in one folder."""
 
-    min_pause = 0.05
+    min_pause = 0.08
 
     def __init__(self, state_dir: Path, *, namespace: str, task_queue: str) -> None:
         """Installations with other names may share the folder."""

@@ -6,13 +6,13 @@ import sys
 import pytest
 
 from tests.waiting import BOUND
-from turnkeeper.ops.local.process import EXIT_CODE
+from turnkeeper.ops.local.process import EXIT_CODE, run_fast
 
 SECONDS = 0.5
 
 PROGRAM = f"""
 import asyncio
-from turnkeeper.ops.local.process import loop_watchdog
+from turnkeeper.ops.local.process import loop_watchdog, run_fast
 
 def never_returns():
     while True:
@@ -27,7 +27,7 @@ async def main():
     with loop_watchdog({SECONDS}):
         {{call}}
 
-asyncio.run(main())
+run_fast(main())
 """
 
 
@@ -48,3 +48,18 @@ async def test_ops_10_a_process_with_a_blocked_event_loop_exits_and_an_idle_one_
     assert program.returncode == code
     assert stderr.decode().startswith(message)
     assert ("in never_returns" in stderr.decode()) == bool(message)
+
+
+@pytest.mark.parametrize(("is_installed", "package"), [(True, "uvloop"), (False, "asyncio")])
+def test_ops_8_a_worker_runs_on_uvloop_where_it_is_installed(
+    monkeypatch: pytest.MonkeyPatch, is_installed: bool, package: str
+) -> None:
+    if not is_installed:
+        monkeypatch.setitem(sys.modules, "uvloop", None)
+    loops = list[str]()
+
+    async def main() -> None:
+        loops.append(type(asyncio.get_running_loop()).__module__)
+
+    run_fast(main())
+    assert [name.partition(".")[0] for name in loops] == [package]
