@@ -19,6 +19,7 @@ AREAS = {
     "TSK": "Tasks",
     "API": "Gateway and clients",
     "OPS": "Operation",
+    "AGN": "Agents and tools of one's own",
 }
 
 SENTENCES = {
@@ -97,6 +98,10 @@ SENTENCES = {
     "OPS-11": "Benchmarks compare every measurement with a floor from the same run.",
     "OPS-12": "Dependencies are few and pinned, and extras are optional.",
     "OPS-13": "The service has what its operators expect: backups, webhooks, automatic titles, tools of their own.",
+    "AGN-1": "An agent with a tool is ten lines of Python, which one command runs.",
+    "AGN-2": "An agent is instructions, a model, rules, and exactly the tools that it names.",
+    "AGN-3": "A tool is a function; it runs in a process of its own, and no harm of it reaches a session.",
+    "AGN-4": "Agents are data in versions that never change, and a session keeps the one that it was started with.",
 }
 
 MISSING = {
@@ -110,6 +115,10 @@ MISSING = {
         "`--resume`, `--continue`, completion, history across starts, `/sessions` and others, commands for operators."
     ),
     "API-7": "examples of the other bodies and of most answers; a test that operation ids do not change.",
+    "AGN-1": "all of it.",
+    "AGN-2": "MCP servers of an agent, `skills`, `model_settings`, variables in instructions.",
+    "AGN-3": "a CEL rule for `ask`, quick own reads, `in_process`.",
+    "AGN-4": "all of it.",
     "OPS-1": "`make test` within ten minutes on two cores.",
     "OPS-2": "downloading the server by the SDK has no test.",
     "OPS-3": "`init`, `tools`, `agents`, `inbox`, `answer`, `usage`, `rollout`, `backup` and `restore`.",

@@ -1,6 +1,7 @@
 """Own tools in a process of their own: what each does to its call, and to nobody else's (AGN-3, AGT-7)."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from textwrap import dedent
@@ -16,7 +17,7 @@ from turnkeeper.models.transcript.model_call import ToolInvocation
 from turnkeeper.models.transcript.trajectory import ToolResult
 
 SHOP = """
-    import asyncio, os, subprocess, sys, time
+    import os, subprocess
     from pathlib import Path
     from pydantic import BaseModel
     from turnkeeper.features.agents.agent import Agent
@@ -85,10 +86,9 @@ SHOP = """
 
     @tool(effect="read")
     def block(marker: str) -> str:
-        "Block until a file is there."
+        "Block until the test lets it go."
         Path(marker + ".begun").touch()
-        while not Path(marker).exists():
-            time.sleep(0.01)
+        Path(marker).read_text()  # a pipe: until somebody has written to it
         return "done"
 
     @tool(effect="read")
@@ -174,11 +174,11 @@ async def test_agn_3_a_process_that_ends_is_started_again(toolbox: Toolbox) -> N
 
 
 async def test_agn_3_a_tool_that_blocks_delays_no_other_call(toolbox: Toolbox, tmp_path: Path) -> None:
-    marker = tmp_path / "marker"
+    os.mkfifo(marker := tmp_path / "marker")
     blocked = asyncio.create_task(call(toolbox, "block", marker=str(marker)))
     await until((tmp_path / "marker.begun").exists)
     assert (await call(toolbox, "find", number="A-3")).status == "ok"
-    marker.touch()
+    marker.write_text("go")
     assert (await blocked).outcome == "done"
 
 
