@@ -134,6 +134,10 @@ def chat(
     session: Annotated[
         str | None, typer.Option(metavar="ID", callback=_check_id, help="Continue this session. Default: a new one.")
     ] = None,
+    agent: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The agent of the new session, such as weather or weather@2."),
+    ] = None,
     url: UrlOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every event as a line of JSON.")] = False,
     attach: Annotated[
@@ -153,10 +157,18 @@ def chat(
     prompt; a rejected one is printed as an event. The end of stdin changes nothing. Ctrl-C leaves; at a terminal,
     Ctrl-D too.
     """
+    if agent is not None and session is not None:
+        exit_with("--agent is for a new session; --session continues one.")
     from turnkeeper.clients.terminal.chat import ChatCommand
 
     command = ChatCommand(
-        url=gateway_url(url), url_option=url, as_json=as_json, message=message, session=session, attach=attach or ()
+        url=gateway_url(url),
+        url_option=url,
+        as_json=as_json,
+        message=message,
+        session=session,
+        agent=agent,
+        attach=attach or (),
     )
     raise typer.Exit(command.chat())
 

@@ -10,6 +10,7 @@
 export const TEXTS = {
   product: "Turnkeeper",
   newSession: "New session",
+  noAgent: "None",
   unknownSession: "Session not found",
   promptRefused: "The session refused this prompt",
   thisSession: "this session",
