@@ -71,7 +71,7 @@ class NewSessions:
         """
         base = plain_input(self._settings, workflow_id, user=user)
         agent = agent or self._settings.agent or PLAIN
-        return base if agent == PLAIN else with_agent(base, await self._change_to(agent, base))
+        return base if agent == PLAIN else with_agent(base, await self._found(agent, base))
 
     async def requested_input(self, options: StartSession, workflow_id: WorkflowId, caller: Caller) -> SessionInput:
         """Return what a session is started with that a caller has described."""
@@ -84,13 +84,13 @@ class NewSessions:
     async def change(self, body: ConfigureBody, workflow_id: WorkflowId) -> Configure:
         """Return what a caller has described as a change of a session."""
         fields = {name: getattr(body, name) for name in body.model_fields_set - {"agent"}}
-        agent: AgentChange | None = None
-        if body.agent is not None:
-            base = plain_input(self._settings, workflow_id, user=None)
-            agent = await self._change_to(body.agent, base)
-        return Configure(**fields, agent=agent)
+        return Configure(**fields, agent=await self.change_to(body.agent, workflow_id) if body.agent else None)
 
-    async def _change_to(self, label: str, base: SessionInput) -> AgentChange:
+    async def change_to(self, label: str, workflow_id: WorkflowId) -> AgentChange:
+        """Return the agent of a label, for a session that is there. What it does not say is as the settings say."""
+        return await self._found(label, plain_input(self._settings, workflow_id, user=None))
+
+    async def _found(self, label: str, base: SessionInput) -> AgentChange:
         if self.agents is None:
             raise invalid("agent", "the feature agents is off")
         return await self.agents.change_to(label, base)

@@ -7,10 +7,12 @@ from turnkeeper.api.new_sessions import PLAIN, AgentSource
 from turnkeeper.api.problems import invalid, problem
 from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.timeouts import Timeouts
-from turnkeeper.features.agents.versions import AgentData, AgentVersion, AgentVersions, name_and_version
+from turnkeeper.features.agents.agent_data import AgentData, name_and_version
+from turnkeeper.features.agents.versions import AgentVersion, AgentVersions
 from turnkeeper.models.session.agents import AgentChange, AgentConfiguration
 from turnkeeper.models.session.messages import Configure, SessionInput, configured
 from turnkeeper.models.settings.settings import Settings
+from turnkeeper.ops.checks.worker_report import WorkerReport
 
 MAX_AGENTS_BYTES = 300_000
 """Of an agent with all that it may hand over to, as JSON: a session carries them from run to run."""
@@ -33,6 +35,11 @@ class AgentDirectory(AgentSource):
     def default(self) -> str | None:
         """The agent of sessions that name none; `None`: they have what the settings say."""
         return self._settings.agent
+
+    async def tool_problems(self) -> dict[str, str]:
+        """Return what is wrong with tool servers, as the worker of this machine reports it."""
+        report = await asyncio.to_thread(WorkerReport.read, self._settings.state_dir)
+        return report.tool_problems if report else {}
 
     async def newest(self) -> list[AgentVersion]:
         """Return the newest version of every agent, by name."""

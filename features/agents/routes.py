@@ -6,12 +6,13 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 
 from turnkeeper.api.bodies import HistoryBody, LimitsBody
-from turnkeeper.api.dependencies import ChangesDep, ServicesDep
+from turnkeeper.api.dependencies import CallerDep, ChangesDep, ServicesDep
 from turnkeeper.api.http.openapi import ANY, errors
 from turnkeeper.api.problems import problem
 from turnkeeper.api.roles import access
+from turnkeeper.features.agents.agent_data import AgentData
 from turnkeeper.features.agents.directory import AgentDirectory
-from turnkeeper.features.agents.versions import AgentData, AgentVersion
+from turnkeeper.features.agents.versions import AgentVersion
 from turnkeeper.models.http_responses import Agent, AgentList, AgentVersionList
 from turnkeeper.models.ids import AGENT_NAME_PATTERN, AGENT_PATTERN, DEFAULT_TENANT
 
@@ -32,10 +33,14 @@ class DefineAgent(AgentData):
 
 @router.get("/agents", operation_id="list_agents", responses=errors(*ANY))
 @access("reader")
-async def list_agents(services: ServicesDep) -> AgentList:
+async def list_agents(services: ServicesDep, caller: CallerDep) -> AgentList:
     """List the newest version of every agent, by name."""
     directory = services.get(AgentDirectory)
-    return AgentList(agents=[_shown(one) for one in await directory.newest()], default=directory.default)
+    return AgentList(
+        agents=[_shown(one) for one in await directory.newest()],
+        default=directory.default,
+        tool_problems=await directory.tool_problems() if caller.has("admin") else {},
+    )
 
 
 @router.get("/agents/{name}", operation_id="get_agent", responses=errors(*ANY, "unknown-agent"))
@@ -70,5 +75,5 @@ async def define_agent(services: ServicesDep, changes: ChangesDep, name: AgentNa
 
 
 def _shown(version: AgentVersion) -> Agent:
-    data = version.data.model_dump(mode="json")
+    data = version.data.model_dump(mode="json", exclude={"tools_digest"})
     return Agent(name=version.name, version=version.version, label=version.label, created_at=version.created_at, **data)

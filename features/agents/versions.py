@@ -1,55 +1,19 @@
 """Versions of agents: data that never changes, so that a session keeps the agent it was started with (AGN-4)."""
 
-import re
 from dataclasses import dataclass
 from datetime import datetime
-from hashlib import sha256
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field
 from sqlalchemy import Connection, Row, Select, func, select
 
+from turnkeeper.features.agents.agent_data import AgentData
 from turnkeeper.features.agents.tables import AGENTS
-from turnkeeper.models.ids import AGENT_NAME_PATTERN
-from turnkeeper.models.context.window import HistoryChange
-from turnkeeper.models.limits import LimitsChange
-from turnkeeper.models.session.defaults import SystemPrompt
-from turnkeeper.models.session.messages import ModelName
-from turnkeeper.models.session.tools.tool_policy import ToolNames, ToolPolicy
-from turnkeeper.models.wire import Strict
 from turnkeeper.stores.database.database import Database
 from turnkeeper.stores.database.moments import microseconds, moment_of
 from turnkeeper.stores.database.rows import insert_missing
 
-AgentName = Annotated[str, Field(pattern=rf"^{AGENT_NAME_PATTERN}$")]
-
-
 MAX_VERSIONS = 100
 """How many versions of an agent are listed."""
-
-
-class AgentData(Strict):
-    """What an agent is, without the code of its tools."""
-
-    instructions: SystemPrompt
-    model: ModelName | None = None
-    """`provider:name`; null: the installation's."""
-    tools: ToolNames = []
-    """Exactly the tools that it has, with the server of each that is not built in: `weather__forecast`."""
-    tool_policy: ToolPolicy = {}
-    limits: LimitsChange | None = None
-    history: HistoryChange | None = None
-    handoffs: list[AgentName] = Field([], max_length=50)
-    """Agents that it may start as tasks."""
-
-    @property
-    def digest(self) -> str:
-        """Is the same for the same data."""
-        return sha256(self.text.encode()).hexdigest()
-
-    @property
-    def text(self) -> str:
-        return self.model_dump_json(exclude_unset=True)
 
 
 @dataclass(frozen=True)
@@ -64,18 +28,6 @@ class AgentVersion:
     @property
     def label(self) -> str:
         return f"{self.name}@{self.version}"
-
-
-def name_and_version(label: str) -> tuple[str, int | None]:
-    """Return what a caller means by `weather` or `weather@7`. Raises `ValueError`.
-
-    >>> name_and_version("weather@7"), name_and_version("weather")
-    (('weather', 7), ('weather', None))
-    """
-    parts = re.fullmatch(rf"({AGENT_NAME_PATTERN})(?:@([1-9][0-9]{{0,8}}))?", label)
-    if parts is None:
-        raise ValueError("write the name of an agent, or NAME@VERSION")
-    return parts[1], int(parts[2]) if parts[2] else None
 
 
 class AgentVersions:

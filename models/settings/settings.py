@@ -168,6 +168,9 @@ class Settings(BaseSettings):
     them; None: all. Worker and gateway must have the same. The settings `auth.…` need `access`."""
     agents: File | None = None
     """A Python file with agents and their tools (`turnkeeper up FILE`); None: sessions have no agents of code."""
+    agents_reload: bool = False
+    """Whether that file is reloaded when it is saved, and sessions become the newest version of their agent at their
+    next turn (`turnkeeper dev FILE`)."""
     agent: str | None = Field(None, pattern=AGENT_PATTERN)
     """The agent of sessions that name none, as `weather` or `weather@2`; None: they have the settings below."""
     tool_memory: int = Field(1_000_000_000, ge=100_000_000)

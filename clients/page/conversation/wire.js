@@ -80,7 +80,7 @@
  * @typedef {{call_id: string, text: string}} CallProgress
  *
  * @typedef {{name: string, label: string, model: string | null}} Agent
- * @typedef {{agents: Agent[], default: string | null}} AgentList
+ * @typedef {{agents: Agent[], default: string | null, tool_problems: Object<string, string>}} AgentList
  *
  * @typedef {{title: string | null, model: string | null, agent: string | null, status: SessionStatus, created_at: string | null,
  *   usage: Usage | null, tasks_usage: Usage | null, conversation_metrics: {max_messages: number} & TurnMetrics | null,

@@ -1,10 +1,10 @@
 /**
- * On the start page, the choice of the agent for a new session; hidden while there is nothing to choose.
+ * On the start page: the agent of a new session, where there is a choice, and for admins, which tools do not work.
  *
  * @import {Agent} from "../conversation/wire.js"
  */
 
-import { TEXTS } from "../words.js";
+import { TEXTS, toolProblem } from "../words.js";
 import { byId, h } from "../dom.js";
 import { listAgents } from "../conversation/gateway.js";
 
@@ -14,6 +14,7 @@ const PLAIN = "default";
 export class AgentChoice {
   #row = byId("new-agent-row", HTMLElement);
   #select = byId("new-agent", HTMLSelectElement);
+  #problems = byId("tool-problems", HTMLElement);
   #default = PLAIN;
   /** @type {Agent[]} */
   #agents = [];
@@ -33,6 +34,9 @@ export class AgentChoice {
     );
     this.#select.value = chosen && names.includes(chosen) ? chosen : this.#default;
     this.#row.hidden = names.length < 2;
+    const problems = Object.entries(list.tool_problems);
+    this.#problems.replaceChildren(...problems.map(([server, problem]) => h("li", {}, toolProblem(server, problem))));
+    this.#problems.hidden = !problems.length;
   }
 
   /** What is to be said of a new session; null: nothing, since it is the usual agent. @returns {string | null} */
