@@ -78,7 +78,6 @@ class Page {
     this.#model.placeholder = FIRST_MODEL;
     byId("demo-model", HTMLElement).hidden = !isDemoModel(FIRST_MODEL);
     void this.#sessions.refresh();
-    void this.#login.ready.then(() => this.#agent.refresh());
     this.#showFromAddress();
   }
 
@@ -115,7 +114,12 @@ class Page {
     this.#composer.begin(conversation?.id ?? null);
     this.#showState();
     if (conversation) void conversation.open();
-    else void this.#login.ready.then(() => this.#composer.focus()); // readers have none
+    else void this.#login.ready.then(() => this.#beginAnew());
+  }
+
+  #beginAnew() {
+    this.#composer.focus(); // readers have none
+    void this.#agent.refresh();
   }
 
   /**

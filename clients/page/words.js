@@ -468,3 +468,6 @@ export function summaryTitle({ turns }) {
 
 /** @param {Caller} caller @returns {string} */
 export const meWords = ({ user, tenant, role }) => [user, tenant, role].filter(Boolean).join(" · ");
+
+/** @param {string} server @param {string} problem */
+export const toolProblem = (server, problem) => `Tools of ${server}: ${problem}.`;
