@@ -9,8 +9,9 @@ from pydantic import Field
 from turnkeeper.models.context.window import HistoryChange
 from turnkeeper.models.ids import AGENT_NAME_PATTERN
 from turnkeeper.models.limits import LimitsChange
+from turnkeeper.models.session.agents import AgentConfiguration
 from turnkeeper.models.session.defaults import SystemPrompt
-from turnkeeper.models.session.messages import ModelName
+from turnkeeper.models.session.messages import Configure, ModelName, SessionInput, configured
 from turnkeeper.models.session.tools.tool_policy import ToolNames, ToolPolicy
 from turnkeeper.models.wire import Strict
 
@@ -41,6 +42,21 @@ class AgentData(Strict):
     @property
     def text(self) -> str:
         return self.model_dump_json(exclude_unset=True)
+
+
+    def configuration(self, label: str, base: SessionInput) -> AgentConfiguration:
+        """Return what a session has that is this agent. Raises `RejectedError`, naming a limit that is none."""
+        whole = configured(base, Configure(model=self.model, limits=self.limits, history=self.history))
+        return AgentConfiguration(
+            label=label,
+            system_prompt=self.instructions,
+            model=whole.model,
+            limits=whole.limits,
+            history=whole.history,
+            tools=self.tools,
+            tool_policy=self.tool_policy,
+            handoffs=self.handoffs,
+        )
 
 
 def name_and_version(label: str) -> tuple[str, int | None]:

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import sys
 import traceback
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
@@ -34,16 +35,26 @@ def load_agents(file: Path) -> list[Agent]:
     """
     if not file.is_file():
         raise AgentFileError(f"{file}: there is no such file.")
-    agents = {id(one): one for one in vars(_run(file)).values() if isinstance(one, Agent)}
-    for agent in list(agents.values()):
-        agents |= {id(one): one for one in agent.handoffs}
-    names = [agent.name for agent in agents.values()]
+    agents = with_handoffs([one for one in vars(_run(file)).values() if isinstance(one, Agent)])
+    names = [agent.name for agent in agents]
     if not names:
         raise AgentFileError(f"{file}: there is no agent in it. Write agent = Agent(…) at its top level.")
     if twice := {name for name in names if names.count(name) > 1}:
         raise AgentFileError(f"{file}: two agents are called {sorted(twice)[0]!r}.")
-    tools_of(list(agents.values()), file)
-    return list(agents.values())
+    tools_of(agents, file)
+    return agents
+
+
+def with_handoffs(agents: Sequence[Agent]) -> list[Agent]:
+    """Return agents with all that they hand over to, each once; those that nobody hands over to come first."""
+    found, missing = dict[int, Agent](), list(agents)
+    while missing:
+        agent = missing.pop(0)
+        if id(agent) not in found:
+            found[id(agent)] = agent
+            missing += agent.handoffs
+    handed_to = {id(other) for agent in found.values() for other in agent.handoffs}
+    return sorted(found.values(), key=lambda agent: id(agent) in handed_to)
 
 
 def tools_of(agents: list[Agent], file: Path) -> list[Tool]:

@@ -10,7 +10,7 @@ from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.features.agents.agent_data import AgentData, name_and_version
 from turnkeeper.features.agents.versions import AgentVersion, AgentVersions
 from turnkeeper.models.session.agents import AgentChange, AgentConfiguration
-from turnkeeper.models.session.messages import Configure, SessionInput, configured
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.ops.checks.worker_report import WorkerReport
 
@@ -78,9 +78,9 @@ class AgentDirectory(AgentSource):
             other = await self.find(name)
             if other is None:
                 raise invalid("agent", f"{version.label} hands over to {name!r}, which is no agent")
-            others[name] = configuration(other, base)
+            others[name] = other.data.configuration(other.label, base)
             missing += [one for one in other.data.handoffs if one not in others and one not in missing]
-        change = AgentChange(agent=configuration(version, base), others=others)
+        change = AgentChange(agent=version.data.configuration(version.label, base), others=others)
         if len(change.model_dump_json().encode()) > MAX_AGENTS_BYTES:
             reason = f"{version.label} and the agents that it hands over to have over {MAX_AGENTS_BYTES:,} bytes"
             raise invalid("agent", reason)
@@ -97,19 +97,3 @@ class AgentDirectory(AgentSource):
             names = ", ".join(one.name for one in await self.newest()) or "none yet"
             raise invalid("agent", f"there is no agent {label!r}; there are: {names}")
         return version
-
-
-def configuration(version: AgentVersion, base: SessionInput) -> AgentConfiguration:
-    """Return what a session has that is this agent; what it does not say is as in `base`. Raises `RejectedError`."""
-    data = version.data
-    whole = configured(base, Configure(model=data.model, limits=data.limits, history=data.history))
-    return AgentConfiguration(
-        label=version.label,
-        system_prompt=data.instructions,
-        model=whole.model,
-        limits=whole.limits,
-        history=whole.history,
-        tools=data.tools,
-        tool_policy=data.tool_policy,
-        handoffs=data.handoffs,
-    )
