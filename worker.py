@@ -187,7 +187,7 @@ async def run_worker(settings: Settings, client: Client, *, activity_reports: in
             AsyncExitStack() as running,
         ):
             for feature in features:
-                await running.enter_async_context(feature.running(settings, stores))
+                await running.enter_async_context(feature.running(settings, stores, tools))
             await partials.listen()
             await stop_requested.wait()
 

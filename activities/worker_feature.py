@@ -11,6 +11,7 @@ from temporalio.client import Client
 from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.model_request.model_client import ModelClient
 from turnkeeper.activities.toolbox.tool_server import ToolServer
+from turnkeeper.activities.toolbox.toolbox import Toolbox
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ModelRequest
 from turnkeeper.stores.stores import Stores
@@ -38,7 +39,7 @@ class WorkerFeature:
         """Return servers of tools that every session may use, besides the built-in one and those of `mcp.json`."""
         return ()
 
-    def running(self, settings: Settings, stores: Stores) -> AbstractAsyncContextManager[None]:
+    def running(self, settings: Settings, stores: Stores, tools: Toolbox) -> AbstractAsyncContextManager[None]:
         """Return a context that is open while the worker runs."""
         return nullcontext()
 

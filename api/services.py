@@ -16,6 +16,7 @@ from turnkeeper.api.history.transcript_reader import TranscriptReader
 from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.live.feed import UpdateFeed
 from turnkeeper.api.markdown import MarkdownRenderer
+from turnkeeper.api.new_sessions import AgentSource, NewSessions
 from turnkeeper.api.prompts.attachments import AttachmentKeeper
 from turnkeeper.api.prompts.fate_reader import FateReader
 from turnkeeper.api.prompts.prompt_sender import PromptSender
@@ -47,7 +48,8 @@ class Services:
     reader: SessionReader
     sessions: SessionCommands
 
-    # Sending prompts
+    # Starting sessions, and sending prompts
+    new_sessions: NewSessions
     attachments: AttachmentKeeper
     sender: PromptSender
 
@@ -80,6 +82,8 @@ class Services:
             self.of_features[type(service)] = service
             if isinstance(service, ChangeObserver):
                 self.observers.append(service)
+            if isinstance(service, AgentSource):
+                self.new_sessions.agents = service
 
     @classmethod
     def of(
@@ -108,6 +112,7 @@ class Services:
             observers=observers,
             reader=reader,
             sessions=sessions,
+            new_sessions=NewSessions(settings),
             attachments=attachments,
             sender=sender,
             texts=texts,

@@ -1,5 +1,6 @@
 """What a feature adds to the command line."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,6 +27,13 @@ class CommandsFeature:
 
     commands: typer.Typer | None = None
     """Commands beside those of `cli.py`."""
+
+    async def variables(self, settings: Settings, print_line: Callable[[str], None]) -> Mapping[str, str]:
+        """Return environment variables with settings of the gateway that follow from what `turnkeeper up` starts.
+
+        Raises `SettingsError`: nothing can be started.
+        """
+        return {}
 
     async def check(self, settings: Settings) -> Finding | None:
         """Return what `turnkeeper doctor` says, and `turnkeeper up` if it is broken; `None`: nothing."""

@@ -19,6 +19,9 @@ PublicId = NewType("PublicId", str)
 ID_PATTERN = r"^[A-Za-z0-9._~-]{1,128}$"
 CALL_ID_PATTERN = r"^[0-9]{1,9}\.[0-9]{1,9}\.[0-9]{1,9}$"
 TENANT_PATTERN = r"^[a-z0-9][a-z0-9-]{0,31}$"
+AGENT_NAME_PATTERN = r"[a-z0-9][a-z0-9_-]{0,63}"
+AGENT_PATTERN = rf"^{AGENT_NAME_PATTERN}(@[1-9][0-9]{{0,8}})?$"
+"""An agent's name, or its name and version: `weather@2`."""
 _ID = re.compile(ID_PATTERN[1:-1])
 _TENANT = re.compile(TENANT_PATTERN[1:-1])
 _PREFIX = re.compile(f"({TENANT_PATTERN[1:-1]}):")

@@ -1,6 +1,6 @@
-"""Durable AI-agent sessions on Temporal: the Python client of a gateway.
+"""Durable AI-agent sessions on Temporal: agents and tools of one's own, and the Python client of a gateway.
 
-    from turnkeeper import GatewayClient
+    from turnkeeper import Agent, GatewayClient, tool
 
 Names are loaded when they are first used: the processes of a stack need none of them.
 """
@@ -19,10 +19,20 @@ if TYPE_CHECKING:
     from turnkeeper.clients.python.errors import Problem as Problem
     from turnkeeper.clients.python.events import Event as Event
     from turnkeeper.clients.python.gateway import GatewayClient as GatewayClient
+    from turnkeeper.features.agents.agent import Agent as Agent
+    from turnkeeper.features.agents.agent import AgentDefinitionError as AgentDefinitionError
+    from turnkeeper.features.agents.tool import Image as Image
+    from turnkeeper.features.agents.tool import Tool as Tool
+    from turnkeeper.features.agents.tool import ToolContext as ToolContext
+    from turnkeeper.features.agents.tool import ToolDefinitionError as ToolDefinitionError
+    from turnkeeper.features.agents.tool import ToolError as ToolError
+    from turnkeeper.features.agents.tool import tool as tool
     from turnkeeper.models.errors import TurnkeeperError as TurnkeeperError
     from turnkeeper.models.session.messages import Configure as Configure
 
 _MODULES = {
+    "Agent": "features.agents.agent",
+    "AgentDefinitionError": "features.agents.agent",
     "Configure": "models.session.messages",
     "Conversation": "clients.python.conversation",
     "CopyFailedError": "clients.python.errors",
@@ -32,9 +42,15 @@ _MODULES = {
     "GatewayProblemError": "clients.python.errors",
     "GatewayUnreachableError": "clients.python.errors",
     "GatewayUnreadableError": "clients.python.errors",
+    "Image": "features.agents.tool",
     "Problem": "clients.python.errors",
+    "Tool": "features.agents.tool",
+    "ToolContext": "features.agents.tool",
+    "ToolDefinitionError": "features.agents.tool",
+    "ToolError": "features.agents.tool",
     "TurnkeeperError": "models.errors",
     "read_attachment": "clients.python.attachments",
+    "tool": "features.agents.tool",
 }
 
 

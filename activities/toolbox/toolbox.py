@@ -68,6 +68,7 @@ class Toolbox:
         `problems`: why further servers, by name, can't be among them.
         """
         self._lasting_problems = dict(problems)
+        self._noted_problems: dict[str, str] = {}
         self._connections = {server.name: _connection_to(server) for server in servers}
         if len(self._connections) < len(servers):
             raise ValueError(f"tool servers need names of their own, not {[server.name for server in servers]!r}")
@@ -91,7 +92,19 @@ class Toolbox:
     def problems(self) -> dict[str, str]:
         """Why servers have no tools now, by name, for the operator: a server's last words are part of it."""
         failing = {name: one.problem for name, one in self._connections.items() if one.problem}
-        return {**self._lasting_problems, **failing}
+        return {**self._lasting_problems, **self._noted_problems, **failing}
+
+    def note_problem(self, server: str, problem: str) -> None:
+        """Note what is wrong with a server that has tools; empty: nothing any more."""
+        self._noted_problems.pop(server, None)
+        if problem:
+            self._noted_problems[server] = problem
+
+    def restart(self, server: str) -> None:
+        """Let a new process of a server run the calls from now on; those that run finish in the old one."""
+        connection = self._connections[server]
+        if not isinstance(connection, BuiltInConnection):
+            connection.restart()
 
     async def list_tools(self) -> ToolList:
         """Return the current tools, in a stable order, with unique names.

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from turnkeeper.features.agents.tool import Tool
-
-NAME_PATTERN = r"[a-z0-9][a-z0-9_-]{0,63}"
+from turnkeeper.models.ids import AGENT_NAME_PATTERN
 
 
 class AgentDefinitionError(ValueError):
@@ -42,7 +41,7 @@ class Agent:
     """Agents that it may start as tasks; with them it has the tool `run_task`."""
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(NAME_PATTERN, self.name):
+        if not re.fullmatch(AGENT_NAME_PATTERN, self.name):
             raise AgentDefinitionError(
                 f"The agent {self.name!r} needs another name: lower-case letters, digits, - and _, at most 64."
             )

@@ -1,10 +1,19 @@
-"""A file with agents: loading it, and what is in it (AGN-1)."""
+"""A file with agents: loading it, and what is in it as data (AGN-1, AGN-4).
+
+Only a process of its own loads one (`registration.py`): it is somebody's code, which may do anything.
+"""
 
 import importlib.util
+import json
 import sys
 import traceback
+from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
+from typing import Any
+
+from pydantic import ValidationError
 
 from turnkeeper.features.agents.agent import Agent
 from turnkeeper.features.agents.tool import Tool
@@ -26,16 +35,26 @@ def load_agents(file: Path) -> list[Agent]:
     """
     if not file.is_file():
         raise AgentFileError(f"{file}: there is no such file.")
-    agents = {id(one): one for one in vars(_run(file)).values() if isinstance(one, Agent)}
-    for agent in list(agents.values()):
-        agents |= {id(one): one for one in agent.handoffs}
-    names = [agent.name for agent in agents.values()]
+    agents = with_handoffs([one for one in vars(_run(file)).values() if isinstance(one, Agent)])
+    names = [agent.name for agent in agents]
     if not names:
         raise AgentFileError(f"{file}: there is no agent in it. Write agent = Agent(…) at its top level.")
     if twice := {name for name in names if names.count(name) > 1}:
         raise AgentFileError(f"{file}: two agents are called {sorted(twice)[0]!r}.")
-    tools_of(list(agents.values()), file)
-    return list(agents.values())
+    tools_of(agents, file)
+    return agents
+
+
+def with_handoffs(agents: Sequence[Agent]) -> list[Agent]:
+    """Return agents with all that they hand over to, each once; those that nobody hands over to come first."""
+    found, missing = dict[int, Agent](), list(agents)
+    while missing:
+        agent = missing.pop(0)
+        if id(agent) not in found:
+            found[id(agent)] = agent
+            missing += agent.handoffs
+    handed_to = {id(other) for agent in found.values() for other in agent.handoffs}
+    return sorted(found.values(), key=lambda agent: id(agent) in handed_to)
 
 
 def tools_of(agents: list[Agent], file: Path) -> list[Tool]:
@@ -46,6 +65,63 @@ def tools_of(agents: list[Agent], file: Path) -> list[Tool]:
             if tools.setdefault(one.name, one) is not one:
                 raise AgentFileError(f"{file}: two tools are called {one.name!r}.")
     return list(tools.values())
+
+
+RUN_TASK = "run_task"
+
+
+def server_name(file: Path) -> str:
+    """Return the name of a file's tool server, which patterns of policies name.
+
+    >>> server_name(Path("my__shop.v2.py"))
+    'my_shop_v2'
+    """
+    words = "".join(char if char.isascii() and char.isalnum() else "_" for char in file.stem).split("_")
+    return "_".join(filter(None, words)) or "tools"
+
+
+def description(file: Path) -> str:
+    """Load a file, and return as JSON what `read_agents` reads: its agents' data, and the files that it consists of.
+
+    Raises:
+        AgentFileError: it does not load, or an agent has an invalid value.
+    """
+    from turnkeeper.features.agents.agent_data import AgentData
+
+    agents = dict[str, Any]()
+    for agent in load_agents(file):
+        try:
+            agents[agent.name] = AgentData(**data_of(agent, server_name(file))).model_dump(exclude_unset=True)
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = ".".join(map(str, first["loc"]))
+            raise AgentFileError(f"{file}: the agent {agent.name!r}: {field}: {first['msg']}") from error
+    folder = file.parent.resolve()
+    modules = {getattr(module, "__file__", None) for module in sys.modules.values()}
+    own = {one for one in modules if one and Path(one).is_relative_to(folder) and "site-packages" not in one}
+    return json.dumps({"agents": agents, "files": sorted({str(file.resolve()), *own})})
+
+
+def data_of(agent: Agent, server: str) -> dict[str, Any]:
+    """Return what `AgentData` has of an agent whose own tools are those of `server`, which policies have to name."""
+    own = {one.name: f"{server}__{one.name}" for one in agent.own_tools}
+    policy = {own.get(pattern, pattern): decision for pattern, decision in agent.tool_policy.items()}
+    for one in agent.own_tools:
+        if one.ask is not None:
+            policy.setdefault(own[one.name], "ask" if one.ask else "allow")
+    names = [one if isinstance(one, str) else own[one.name] for one in agent.tools]
+    definitions = [[one.name, one.description, one.effect, one.input_schema] for one in agent.own_tools]
+    data = {
+        "instructions": agent.instructions,
+        "model": agent.model,
+        "tool_policy": policy,
+        "limits": agent.limits,
+        "history": agent.history,
+        "handoffs": [one.name for one in agent.handoffs],
+        "tools_digest": sha256(json.dumps(definitions).encode()).hexdigest()[:16] if definitions else "",
+    }
+    given = {name: value for name, value in data.items() if value}
+    return {**given, "tools": [*names, *([RUN_TASK] if agent.handoffs else [])]}
 
 
 def _run(file: Path) -> ModuleType:

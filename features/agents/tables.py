@@ -13,4 +13,6 @@ AGENTS = Table(
     Column("data", Text, nullable=False),
     # Microseconds since 1970.
     Column("created_at", BigInteger, nullable=False),
+    # When a worker or a person named it last: the newest of these is what `weather` means.
+    Column("named_at", BigInteger, nullable=False),
 )

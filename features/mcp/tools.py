@@ -12,7 +12,7 @@ from mcp_types import Tool as McpTool
 from mcp_types import ToolAnnotations
 from pydantic import BaseModel, Field, StrictBool
 
-from turnkeeper.api.bodies import Id, MaybeBlank, PromptText, default_input
+from turnkeeper.api.bodies import Id, MaybeBlank, PromptText
 from turnkeeper.api.changes import RequestChanges, Starts
 from turnkeeper.api.prompts.attachments import AttachmentBodies, attachments_of
 from turnkeeper.api.prompts.prompt_sender import new_prompt
@@ -238,9 +238,13 @@ async def send_prompt(services: Services, changes: RequestChanges, arguments: Se
         prompt = new_prompt(
             arguments.message, message_id=arguments.id, mode=arguments.mode, attachments=prepared.attachments
         )
-        start = default_input(services.settings, workflow_id, user=changes.caller.user) if arguments.start else None
+        new = (
+            await services.new_sessions.default_input(workflow_id, user=changes.caller.user)
+            if arguments.start
+            else None
+        )
         entry.message_id = message_id = await services.sender.send(
-            workflow_id, prompt, start=start, contents=prepared.contents
+            workflow_id, prompt, start=new, contents=prepared.contents
         )
     accepted = Task(
         task_id=session_id_of(workflow_id),

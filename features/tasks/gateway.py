@@ -19,6 +19,7 @@ class _Tasks(GatewayFeature):
             services.settings,
             services.reader,
             services.sessions,
+            services.new_sessions,
             services.sender,
             services.transcripts,
             services.stores,

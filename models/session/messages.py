@@ -6,7 +6,7 @@ of a new field.
 
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, Field, JsonValue, ValidationError, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, Field, JsonValue, ValidationError, WithJsonSchema
 
 from turnkeeper.models.context.model_context import ContextState
 from turnkeeper.models.context.window import ConversationHistoryConfig, HistoryChange
@@ -14,6 +14,7 @@ from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import ID_PATTERN, MODEL_PATTERN, WorkflowId, split_model
 from turnkeeper.models.limits import MIN_STATE_BYTES, Limits, LimitsChange
 from turnkeeper.models.replay_text.turns import MovedEvents
+from turnkeeper.models.session.agents import AgentChange, AgentConfiguration
 from turnkeeper.models.session.archive.archive_health import ArchiveState
 from turnkeeper.models.session.defaults import DEFAULT_MODEL, DEFAULT_SYSTEM_PROMPT
 from turnkeeper.models.session.queue.prompt_queue import QueueState
@@ -36,6 +37,7 @@ from turnkeeper.models.wire import (
     Strict,
     UndecodablePayload,
     UtcDatetime,
+    few_keys,
 )
 
 
@@ -53,6 +55,9 @@ class SessionFacts(Compact):
     ending: str | None = None
     """Why the session is ending; `None`: it is not ending."""
     moved_events: MovedEvents = MovedEvents()
+    today: str = ""
+    """The date that an agent's instructions name; it changes only where their segment does."""
+    today_segment: int = 0
 
 
 class CarriedState(SessionFacts):
@@ -151,6 +156,13 @@ ModelName = Annotated[
 MessageId = Annotated[str, Field(pattern=ID_PATTERN)]
 
 
+Variables = Annotated[
+    dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")], Annotated[str, Field(max_length=2_000)]],
+    BeforeValidator(few_keys),
+    Field(max_length=50),
+]
+
+
 class SessionInput(Frozen):
     """The workflow's argument: the session's whole configuration (SES-4). All fields are optional.
 
@@ -167,7 +179,13 @@ class SessionInput(Frozen):
     """The only tools that it has; `None`: all that the worker has (AGN-2)."""
     tool_policy: ToolPolicy = {}
     agent: str | None = None
-    """The agent that it was started with and its version, as in `weather@2`; `None`: it has none (AGN-4)."""
+    """The agent that it is and its version, as in `weather@2`; `None`: it is none (AGN-4)."""
+    handoffs: list[str] = Field([], exclude_if=lambda names: not names)
+    """The agents that its tasks may be."""
+    agents: dict[str, AgentConfiguration] = Field({}, exclude_if=lambda agents: not agents)
+    """By name, those agents, and all that they may hand over to."""
+    variables: Variables = Field({}, exclude_if=lambda variables: not variables)
+    """What an agent's instructions name in braces, beside `{user}` and `{today}`."""
     unattended: bool = False
     """Whether nobody is there to approve tool calls: tools that the policy does not mention are denied,
     unless they are read-only."""
@@ -208,8 +226,8 @@ class EndSession(Strict):
         return self.reason or "ended by the user"
 
 
-class Configure(Strict):
-    """Configure a session from its next turn on; only fields that are set change, also in `limits` and `history`."""
+class SessionChanges(Strict):
+    """What of a session changes from its next turn on: fields that are set, also in `limits` and `history`."""
 
     title: Title | None = None
     model: ModelName | None = None
@@ -217,6 +235,13 @@ class Configure(Strict):
     history: HistoryChange | None = None
     tools: ToolNames | None = None
     tool_policy: ToolPolicy | None = None
+
+
+class Configure(SessionChanges):
+    """Configure a session from its next turn on."""
+
+    agent: AgentChange | None = None
+    """The version of an agent that the session is from then on; the other fields change what it brings."""
 
 
 class StateRequest(Strict):
@@ -347,6 +372,10 @@ def read_end(raw: object) -> EndSession:
 
 def configured(current: SessionInput, change: Configure) -> SessionInput:
     """Return the configuration with `change` applied. Raises `RejectedError` naming the field (SES-8)."""
+    if change.agent is not None:
+        current = with_agent(current, change.agent)
+    elif change.tools is not None and current.agent is not None:
+        raise RejectedError("invalid", f"tools: the session has those of the agent {current.agent}.", field="tools")
     update: dict[str, Any] = change.model_dump(include={"title", "tools", "tool_policy"}, exclude_none=True)
     if change.model is not None:
         split_model(change.model)
@@ -357,6 +386,18 @@ def configured(current: SessionInput, change: Configure) -> SessionInput:
     if change.history is not None:
         update["history"] = _merged("history", current.history, change.history)
     return current.model_copy(update=update)
+
+
+def with_agent(current: SessionInput, change: AgentChange) -> SessionInput:
+    """Return the configuration of a session that is this agent."""
+    agent = change.agent
+    return current.model_copy(
+        update={
+            **{name: getattr(agent, name) for name in AgentConfiguration.model_fields if name != "label"},
+            "agent": agent.label,
+            "agents": change.others,
+        }
+    )
 
 
 def check_limits(limits: Limits) -> None:

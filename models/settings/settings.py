@@ -37,7 +37,7 @@ from pydantic_settings import (
 
 from turnkeeper.models.context.window import BOTH_FORMS, ConversationHistoryConfig, history_config
 from turnkeeper.models.errors import TurnkeeperError
-from turnkeeper.models.ids import checked_model
+from turnkeeper.models.ids import AGENT_PATTERN, checked_model
 from turnkeeper.models.invalid_values import reason_of
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.defaults import DEFAULT_MODEL, DEFAULT_SYSTEM_PROMPT, SystemPrompt
@@ -168,7 +168,10 @@ class Settings(BaseSettings):
     them; None: all. Worker and gateway must have the same. The settings `auth.…` need `access`."""
     agents: File | None = None
     """A Python file with agents and their tools (`turnkeeper up FILE`); None: sessions have no agents of code."""
-    agent: str | None = Field(None, pattern=r"^[a-z0-9][a-z0-9_-]{0,63}(@[1-9][0-9]{0,8})?$")
+    agents_reload: bool = False
+    """Whether that file is reloaded when it is saved, and sessions become the newest version of their agent at their
+    next turn (`turnkeeper dev FILE`)."""
+    agent: str | None = Field(None, pattern=AGENT_PATTERN)
     """The agent of sessions that name none, as `weather` or `weather@2`; None: they have the settings below."""
     tool_memory: int = Field(1_000_000_000, ge=100_000_000)
     """How many bytes of memory the process with an agent's own tools may have."""

@@ -167,6 +167,8 @@ class SessionSummary(Frozen):
     title: str | None = None
     user: str | None = None
     model: str
+    agent: str | None = Field(None, exclude_if=lambda agent: agent is None)
+    """The version that its next turn runs with, as in `weather@2`; left out of the JSON if it is none."""
     created_at: UtcDatetime
     turn_count: int = 0
     usage: Usage = Usage()

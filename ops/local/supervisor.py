@@ -13,7 +13,7 @@ import os
 import signal
 import sqlite3
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from functools import partial
 from importlib import import_module
@@ -129,7 +129,11 @@ async def run_stack(settings: Settings, print_line: Print) -> None:
         )
         stop_seconds = settings.shutdown_grace + WORKER_MARGIN_SECONDS
         await running.enter_async_context(keep_running("The worker", worker, print_line, stop_seconds=stop_seconds))
-        gateway = await running.enter_async_context(_gateway(settings, print_line))
+        variables = dict[str, str]()
+        for feature in enabled(settings):
+            if feature.commands:
+                variables |= await feature.commands.variables(settings, print_line)
+        gateway = await running.enter_async_context(_gateway(settings, print_line, variables))
         if server is not None:
             await server.wait_until_ready()
             await running.enter_async_context(restarting("The Temporal server", server, print_line))
@@ -253,8 +257,8 @@ async def _fail_activities(settings: Settings, activities: Sequence[RunningActiv
 
 
 @asynccontextmanager
-async def _gateway(settings: Settings, print_line: Print) -> AsyncIterator[Gateway]:
-    """Run a gateway, on another port if `api_port` is busy."""
+async def _gateway(settings: Settings, print_line: Print, variables: Mapping[str, str]) -> AsyncIterator[Gateway]:
+    """Run a gateway, on another port if `api_port` is busy. `variables` are settings of its own."""
     with reserved_port(settings.api_port, settings.api_host) as port:
         gateway = Gateway(host=settings.api_host, port=port)
         if settings.api_port not in (0, port):
@@ -264,6 +268,7 @@ async def _gateway(settings: Settings, print_line: Print) -> AsyncIterator[Gatew
             f"{ENV_PREFIX}API_PORT": str(port),
             # Chosen here, since the gateway does not see the keys.
             f"{ENV_PREFIX}MODEL": settings.first_model,
+            **variables,
         }
         program = Program(own_command("api"), log=log_file(settings, "api"), env=env, umask=UMASK)
         record = Gateway.file(settings.state_dir)

@@ -14,7 +14,6 @@ from uuid import NAMESPACE_URL, uuid4, uuid5
 from pydantic import ValidationError
 from temporalio.client import WorkflowExecution
 
-from turnkeeper.api.bodies import default_input
 from turnkeeper.features.tasks.session.sub_tasks import sub_task_id
 from turnkeeper.features.tasks.session.task import CreateTask, PreparedTask
 from turnkeeper.features.tasks.session.task_input import (
@@ -29,7 +28,6 @@ from turnkeeper.models.bounds import head_within
 from turnkeeper.models.ids import WorkflowId, workflow_id
 from turnkeeper.models.session.messages import Configure, SessionInput, configured, make_title
 from turnkeeper.models.session.queue.prompts import check_text
-from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.task_view import TaskValidationWarning
 
 WARNINGS_BYTES = 32_000
@@ -79,12 +77,9 @@ def task_input(
     prepared: PreparedTask,
     *,
     to_condense: TextsToCondense | None,
-    workflow_id: WorkflowId,
-    user: str | None,
-    settings: Settings,
+    base: SessionInput,
 ) -> SessionInput:
     """Return the input of a task's session. Raises `RejectedError` if its first prompt is too long."""
-    base = default_input(settings, workflow_id, user=user)
     change = Configure(title=task.title or make_title(task.description), model=task.model, tool_policy=task.tool_policy)
     start = configured(base, change).model_copy(update={"unattended": task.unattended})
     if task.timeout is not None:

@@ -11,6 +11,7 @@ from turnkeeper.api.bodies import Id, PromptText, chat_url, session_links
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.changes import RequestChanges, Starts, field_names
 from turnkeeper.api.history.transcript_reader import TranscriptReader
+from turnkeeper.api.new_sessions import NewSessions
 from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.prompts.prompt_sender import PromptSender, new_prompt
 from turnkeeper.api.store_calls import read_store, seconds_from_now
@@ -67,6 +68,7 @@ class Tasks:
         settings: Settings,
         reader: SessionReader,
         sessions: SessionCommands,
+        new_sessions: NewSessions,
         sender: PromptSender,
         transcripts: TranscriptReader,
         stores: Stores,
@@ -76,6 +78,7 @@ class Tasks:
         self._settings = settings
         self._reader = reader
         self._sessions = sessions
+        self._new_sessions = new_sessions
         self._sender = sender
         self._transcripts = transcripts
         self._stores = stores
@@ -129,9 +132,8 @@ class Tasks:
             self._stores.blobs, prepared, task_id=workflow_id, parent_id=parent
         )
         note = note_of(task, prepared)
-        start = task_input(
-            task, prepared, to_condense=to_condense, workflow_id=workflow_id, user=caller.user, settings=self._settings
-        )
+        base = await self._new_sessions.default_input(workflow_id, user=caller.user, agent=task.agent)
+        start = task_input(task, prepared, to_condense=to_condense, base=base)
         try:
             await self._sessions.start(
                 workflow_id,

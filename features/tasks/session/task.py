@@ -14,7 +14,7 @@ from turnkeeper.features.tasks.rules.relevance import ExchangeRelevance, Rank
 from turnkeeper.features.tasks.rules.task_context import ConversationHistory, Priority, TaskContext
 from turnkeeper.features.tasks.rules.text_room import attachments_of, contents_of, missing_hashes
 from turnkeeper.models.errors import TaskValidationError, preview
-from turnkeeper.models.ids import ID_PATTERN, checked_model
+from turnkeeper.models.ids import AGENT_PATTERN, ID_PATTERN, checked_model
 from turnkeeper.models.session.messages import ModelName, Title
 from turnkeeper.models.session.tools.tool_policy import ToolPolicy
 from turnkeeper.models.settings.history_policy import KEEP_USER, HandOffPresets, HistoryPolicy, PolicyChoice
@@ -134,6 +134,8 @@ class TaskRequest(Strict):
 class CreateTask(TaskRequest):
     """What a task is created with from outside. `parent`: the session whose conversation it may inherit."""
 
+    agent: str | None = Field(None, pattern=AGENT_PATTERN)
+    """What the task's session is, such as `weather` or `weather@2`."""
     tool_policy: ToolPolicy | None = None
     unattended: StrictBool = False
     """Whether nobody is there to approve tool calls: tools that the policy does not mention are denied,

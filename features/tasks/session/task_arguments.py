@@ -1,5 +1,6 @@
 """The arguments of `run_task` and `report_progress` (TSK-4, TSK-5)."""
 
+from collections.abc import Sequence
 from typing import Literal, Self
 
 from pydantic import ValidationError, model_validator
@@ -17,6 +18,8 @@ class RunTask(TaskRequest):
     history: Literal["latest", "relevant", "none"] | None = None
     """What the task reads of the caller's conversation: the latest messages, those that matter to it, or nothing."""
     background: bool = False
+    agent: str | None = None
+    """The agent that does it, one of those that the session may hand over to; `None`: one like this session's."""
 
     @model_validator(mode="after")
     def _check_history(self) -> Self:
@@ -33,12 +36,19 @@ class RunTask(TaskRequest):
         return policy.model_copy(update={"relevant_to": True}) if self.history == "relevant" else policy
 
 
-def read_run_task(args: object) -> RunTask:
-    """Validate the arguments of `run_task`. Raises `RejectedError`, which names the field."""
+def read_run_task(args: object, *, handoffs: Sequence[str] | None = None) -> RunTask:
+    """Validate the arguments of `run_task` in a session that may hand over to these agents; `None`: to any.
+
+    Raises `RejectedError`, which names the field.
+    """
     try:
-        return RunTask.model_validate(args)
+        request = RunTask.model_validate(args)
     except ValidationError as error:
         raise rejection_for(error) from None
+    if handoffs is not None and request.agent not in (handoffs or [None]):
+        allowed = f"must be {' or '.join(handoffs)}" if handoffs else "this session has none to hand over to"
+        raise RejectedError("invalid", f"agent: {allowed}.", field="agent")
+    return request
 
 
 def read_progress(args: object) -> ProgressReport:

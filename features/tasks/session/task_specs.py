@@ -1,5 +1,7 @@
 """The specs of the tools that a session runs without an activity (TSK-4, TSK-5)."""
 
+from collections.abc import Sequence
+
 from turnkeeper.features.tasks.session.task_state import FINDINGS_BYTES, MESSAGE_CHARS
 from turnkeeper.models.transcript.model_call import ToolSpec
 
@@ -69,4 +71,18 @@ REPORT_PROGRESS_SPEC = ToolSpec(
     built_in=True,
 )
 
-TASK_TOOLS = {spec.name: spec for spec in (RUN_TASK_SPEC, REPORT_PROGRESS_SPEC)}
+TASK_TOOLS = (RUN_TASK, REPORT_PROGRESS)
+
+
+def run_task_spec(handoffs: Sequence[str]) -> ToolSpec:
+    """Return `run_task` for a session that may hand over to these agents; with none, to one like itself."""
+    if not handoffs:
+        return RUN_TASK_SPEC
+    agent = {"enum": [*handoffs], "description": "The agent that does it."}
+    schema = {
+        **RUN_TASK_SPEC.input_schema,
+        "properties": {"agent": agent, **RUN_TASK_SPEC.input_schema["properties"]},
+        "required": ["agent", "description"],
+    }
+    description = RUN_TASK_SPEC.description.replace("which has the same tools and workspace and", "which")
+    return RUN_TASK_SPEC.model_copy(update={"description": description, "input_schema": schema})

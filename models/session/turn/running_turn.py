@@ -115,6 +115,9 @@ class CarriedTurn(Compact):
     next turn (SES-8). `steps` and `calls` count towards its limits.
     """
 
+    system_prompt: str | None = None
+    """That at its begin, if the session has another one by now."""
+
     deadline: UtcDatetime
     """When its time is over; while a decision is pending, see `RunningTurn.deadline_at`."""
     model: str
