@@ -7,7 +7,7 @@ from turnkeeper.api.callers import Caller
 from turnkeeper.api.problems import invalid
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.agents import AgentChange
-from turnkeeper.models.session.messages import Configure, SessionInput, SessionChanges, configured, with_agent
+from turnkeeper.models.session.messages import Configure, SessionChanges, SessionInput, configured, with_agent
 from turnkeeper.models.settings.settings import Settings
 
 PLAIN = "default"

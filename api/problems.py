@@ -46,9 +46,9 @@ class Kind:
 ProblemName = Literal[
     "malformed-request", "unauthenticated", "forbidden", "foreign-host", "foreign-origin", "proxied", "unknown-session",
     "unknown-task", "unknown-prompt", "unknown-turn", "unknown-call", "unknown-blob", "unknown-agent", "not-found",
-    "method-not-allowed", "request-timeout", "session-exists", "session-ended", "no-longer-retained", "state-full", "not-waiting",
-    "not-running", "not-failed", "not-awaiting-approval", "other-arguments", "idempotency-key-reused", "too-large",
-    "invalid", "queue-full", "rate-limited", "head-too-large", "internal", "temporal-unreachable",
+    "method-not-allowed", "request-timeout", "session-exists", "session-ended", "no-longer-retained", "state-full",
+    "not-waiting", "not-running", "not-failed", "not-awaiting-approval", "other-arguments", "idempotency-key-reused",
+    "too-large", "invalid", "queue-full", "rate-limited", "head-too-large", "internal", "temporal-unreachable",
     "archive-unavailable", "issuer-unavailable", "deletion-refused", "stopping", "too-many-connections", "no-worker",
     "session-stuck",
 ]

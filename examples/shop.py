@@ -47,11 +47,7 @@ def order_of(connection: sqlite3.Connection, order_id: str, context: ToolContext
 
 @tool(effect="read")
 def order_status(context: ToolContext, order_id: str) -> Order:
-    """Status and total of an order.
-
-    Args:
-        order_id: As on the confirmation: A-1003.
-    """
+    """Status and total of an order, whose number is on the confirmation: A-1003."""
     with closing(database()) as connection:
         return order_of(connection, order_id, context)
 

@@ -225,7 +225,7 @@ class AgentList(Frozen):
     agents: Items[Agent]
     default: str | None = None
     tool_problems: dict[str, str] = {}
-    """Why tool servers have no tools now, by server; only for admins, and if the worker runs on the gateway's machine."""
+    """Why tool servers have no tools now, by server: for admins, and of a worker on the gateway's machine."""
 
 
 class AgentVersionList(Frozen):

@@ -11,7 +11,7 @@ they use. All else is as in production: approvals, limits, tasks that are handed
 import asyncio
 import tempfile
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -71,6 +71,8 @@ class Call:
 
 
 Step = Answer | Call | Sequence[Call]
+Model = Sequence[Step] | Mapping[str, Sequence[Step]]
+"""The steps of a model, in their order; by the agents' names where several play."""
 
 
 @dataclass(frozen=True)
@@ -116,27 +118,28 @@ class PlayedTurn:
 
 
 class ScriptedModel:
-    """Plays the steps in their order, one for each request of the session; without any, the demo model answers."""
+    """Plays each agent's steps, one for each request of its session; for an agent without any, the demo model does."""
 
-    def __init__(self, steps: Sequence[Step] | None) -> None:
+    def __init__(self, steps: Mapping[str, Sequence[Step]]) -> None:
         self._steps = steps
         self.requests: list[ModelRequest] = []
         """Everything that it was asked."""
 
     def resolve(self, model: str) -> tuple[Any, str]:
-        return self, model
+        return self, model.partition(":")[2]
 
     async def stream(
         self, name: str, request: ModelRequest, info: CallInfo
     ) -> AsyncGenerator[Delta | ModelResponse, None]:
         self.requests.append(request)
-        if self._steps is None:
+        steps = self._steps.get(name)
+        if steps is None:
             async for event in OfflineModel().stream(name, request, info):
                 yield event
             return
-        if info.request > len(self._steps):
-            raise ModelError("bad_request", f"the test has no step for request {info.request} of the session")
-        response = _response(self._steps[info.request - 1], number=info.request)
+        if info.request > len(steps):
+            raise ModelError("bad_request", f"the test has no step {info.request} for {name}")
+        response = _response(steps[info.request - 1], number=info.request)
         async for delta in deltas_of(response.parts, pause=0):
             yield delta
         yield response
@@ -193,8 +196,8 @@ class PlayedSession:
         return await self._turn()
 
     async def _pending(self) -> list[PendingApproval]:
-        query = self._handle.query("get_pending_approvals", result_type=PendingApprovals)
-        return (await query).approvals
+        pending: PendingApprovals = await self._handle.query("get_pending_approvals", result_type=PendingApprovals)
+        return pending.approvals
 
     async def _turn(self) -> PlayedTurn:
         while True:
@@ -255,15 +258,18 @@ class TestServer:
 
     @asynccontextmanager
     async def session(
-        self, agent: Agent, *, user: str | None, model: Sequence[Step] | None, variables: dict[str, str]
+        self, agent: Agent, *, user: str | None, model: Model | None, variables: dict[str, str]
     ) -> AsyncIterator[PlayedSession]:
         """Run a worker with the agent's tools, and a session that is the agent. For the server's loop."""
         assert self._client
         settings = self.settings(task_queue=f"test-{uuid4()}")
         agents = with_handoffs([agent])
-        base = SessionInput(user=user, model="offline:", variables=variables)
+        base = SessionInput(user=user, variables=variables)
         configurations = {
-            one.name: AgentData(**data_of(one, SERVER)).configuration(f"{one.name}@1", base) for one in agents
+            one.name: AgentData(**{**data_of(one, SERVER), "model": f"offline:{one.name}"}).configuration(
+                f"{one.name}@1", base
+            )
+            for one in agents
         }
         own = configurations[agent.name]
         start = with_agent(base, AgentChange(agent=own, others=configurations if own.handoffs else {}))
@@ -278,14 +284,12 @@ class TestServer:
                 signer=CallSigner(key, settings.workspace_root),
             ),
         ]
-        scripted = ScriptedModel(model)
+        scripted = ScriptedModel(model if isinstance(model, Mapping) else {agent.name: model} if model else {})
         async with (
             Stores.of(settings) as stores,
             HeartbeatCarrier(self._client) as partials,
             Toolbox(servers) as toolbox,
-            build_worker(
-                self._client, settings, providers=scripted, tools=toolbox, stores=stores, partials=partials
-            ),
+            build_worker(self._client, settings, providers=scripted, tools=toolbox, stores=stores, partials=partials),
         ):
             handle = await self._client.start_workflow(
                 SESSION_TYPE,
@@ -312,14 +316,14 @@ class Play:
         prompt: str,
         *,
         user: str | None = None,
-        model: Sequence[Step] | None = None,
+        model: Model | None = None,
         approve: bool | None = None,
         variables: dict[str, str] | None = None,
     ) -> PlayedTurn:
         """Return the only turn of a new session, once it has ended or waits for a person.
 
-        `model`: its steps, in their order; without them the demo model answers, which does what "call TOOL with …"
-        says. `approve`: what a person decides on each call that waits.
+        `model`: its steps, in their order, by agent where it hands over; without them the demo model answers, which does
+        what "call TOOL with …" says. `approve`: what a person decides on each call that waits.
         """
         async with self.session(agent, user=user, model=model, variables=variables) as session:
             return await session.send(prompt, approve=approve)
@@ -330,7 +334,7 @@ class Play:
         agent: Agent,
         *,
         user: str | None = None,
-        model: Sequence[Step] | None = None,
+        model: Model | None = None,
         variables: dict[str, str] | None = None,
     ) -> AsyncIterator[PlayedSession]:
         """Open a session for several turns; it ends with the block."""

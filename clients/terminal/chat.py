@@ -44,7 +44,9 @@ class ChatCommand(GatewayCommand):
         if message is not None and not message.strip() and not attachments:
             return fail(texts.BLANK_MESSAGE)
         if is_watching:
-            return await one_shot.watch(gateway, (await open_session(gateway, self.session, agent=self.agent)).session_id)
+            return await one_shot.watch(
+                gateway, (await open_session(gateway, self.session, agent=self.agent)).session_id
+            )
         is_at_a_terminal = one_shot.is_typed() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
         if is_at_a_terminal and not self.as_json:
             return await self._interactive(gateway, message, attachments)

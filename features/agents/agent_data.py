@@ -43,7 +43,6 @@ class AgentData(Strict):
     def text(self) -> str:
         return self.model_dump_json(exclude_unset=True)
 
-
     def configuration(self, label: str, base: SessionInput) -> AgentConfiguration:
         """Return what a session has that is this agent. Raises `RejectedError`, naming a limit that is none."""
         whole = configured(base, Configure(model=self.model, limits=self.limits, history=self.history))

@@ -62,9 +62,7 @@ class AgentDirectory(AgentSource):
         if name == PLAIN:
             raise invalid("name", f"{PLAIN!r} is what the settings say")
         data = AgentData.model_validate(data.model_dump(exclude_unset=True))
-        return await read_store(
-            self._versions.add(name, data, now=now), until=seconds_from_now(self._timeouts.request)
-        )
+        return await read_store(self._versions.add(name, data, now=now), until=seconds_from_now(self._timeouts.request))
 
     async def change_to(self, label: str, base: SessionInput) -> AgentChange:
         """Return an agent's configuration, and those of all that it may hand over to, in their newest versions.

@@ -17,7 +17,7 @@ async def forecast(city: str, unit: Literal["C", "F"] = "C") -> str:
 agent = Agent("weather", instructions="Answer in one sentence.", tools=[forecast])
 '''
 
-TEST = '''\
+TEST = """\
 from turnkeeper.testing import Answer, Call, Play
 from weather import agent
 
@@ -26,7 +26,7 @@ async def test_the_forecast_is_looked_up(play: Play) -> None:
     turn = await play(agent, "Rain in Ulm?", model=[Call("forecast", city="Ulm"), Answer("Yes, rain.")])
     assert turn.calls("forecast") == [{"city": "Ulm"}]
     assert turn.answer == "Yes, rain."
-'''
+"""
 
 PROJECT = """\
 [project]

@@ -79,6 +79,6 @@ def stamps(files: Iterable[Path]) -> dict[Path, int]:
 async def saved(*files: Path, before: Mapping[Path, int] | None = None) -> dict[Path, int]:
     """Wait until one of these files is saved, and return when each one was; `before`: when each one was, if known."""
     seen = {**stamps(files), **(before or {})}
-    while (now := stamps(files)) == {file: seen[file] for file in files if file in seen}:
+    while (now := stamps(files)) == {file: seen[file] for file in files if file in seen}:  # noqa: ASYNC110  # nobody tells
         await asyncio.sleep(LOOK_SECONDS)
     return now

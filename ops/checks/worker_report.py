@@ -99,7 +99,7 @@ async def _report(worker: "Worker", settings: Settings, troubles: Callable[[], d
                 _log.warning("The worker can't report that it polls (%s).", type(error).__name__)
             is_failing = True
         reported, until = troubles(), time.monotonic() + REPORT_SECONDS
-        while time.monotonic() < until and troubles() == reported:  # a new trouble is reported at once
+        while time.monotonic() < until and troubles() == reported:  # noqa: ASYNC110  # a new trouble is reported at once
             await asyncio.sleep(LOOK_SECONDS)
 
 

@@ -222,8 +222,9 @@ class Conversation:
                 return args
         if pairs := re.findall(r"(\w+)=([^,]+)", text):
             return {name: _value(value.strip()) for name, value in pairs}
-        names = [*self._schemas.get(tool, {}).get("required", []), *self._schemas.get(tool, {}).get("properties", {})]
-        return {names[0]: _value(text)} if text and names else {}
+        properties = self._schemas.get(tool, {}).get("properties")
+        name = next(iter(properties), None) if isinstance(properties, dict) else None
+        return {name: _value(text)} if text and name else {}
 
     def last_file_read(self) -> tuple[str, Outcome] | None:
         """Return the path and the result of the last file that was read, other than the model's own memory."""

@@ -45,7 +45,7 @@ def read_run_task(args: object, *, handoffs: Sequence[str] | None = None) -> Run
         request = RunTask.model_validate(args)
     except ValidationError as error:
         raise rejection_for(error) from None
-    if handoffs is not None and request.agent not in (handoffs or [None]):
+    if handoffs is not None and request.agent not in (handoffs or (None,)):
         allowed = f"must be {' or '.join(handoffs)}" if handoffs else "this session has none to hand over to"
         raise RejectedError("invalid", f"agent: {allowed}.", field="agent")
     return request
