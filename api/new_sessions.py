@@ -71,7 +71,7 @@ class NewSessions:
         """
         base = plain_input(self._settings, workflow_id, user=user)
         agent = agent or self._settings.agent or PLAIN
-        return base if agent == PLAIN else with_agent(base, await self._found(agent, base))
+        return base if agent == PLAIN else with_agent(base, await self._agent(agent, base))
 
     async def requested_input(self, options: StartSession, workflow_id: WorkflowId, caller: Caller) -> SessionInput:
         """Return what a session is started with that a caller has described."""
@@ -88,9 +88,9 @@ class NewSessions:
 
     async def change_to(self, label: str, workflow_id: WorkflowId) -> AgentChange:
         """Return the agent of a label, for a session that is there. What it does not say is as the settings say."""
-        return await self._found(label, plain_input(self._settings, workflow_id, user=None))
+        return await self._agent(label, plain_input(self._settings, workflow_id, user=None))
 
-    async def _found(self, label: str, base: SessionInput) -> AgentChange:
+    async def _agent(self, label: str, base: SessionInput) -> AgentChange:
         if self.agents is None:
             raise invalid("agent", "the feature agents is off")
         return await self.agents.change_to(label, base)

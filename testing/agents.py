@@ -322,7 +322,7 @@ class Play:
     ) -> PlayedTurn:
         """Return the only turn of a new session, once it has ended or waits for a person.
 
-        `model`: its steps, in their order, by agent where it hands over; without them the demo model answers, which does
+        `model`: its steps, in their order, by agent where it hands over; without them the demo model, which does
         what "call TOOL with …" says. `approve`: what a person decides on each call that waits.
         """
         async with self.session(agent, user=user, model=model, variables=variables) as session:

@@ -102,6 +102,7 @@ SENTENCES = {
     "AGN-2": "An agent is instructions, a model, rules, and exactly the tools that it names.",
     "AGN-3": "A tool is a function; it runs in a process of its own, and no harm of it reaches a session.",
     "AGN-4": "Agents are data in versions that never change, and a session keeps the one that it was started with.",
+    "AGN-6": "Tests of one's own agent run against a real server, with a model that the test writes.",
 }
 
 MISSING = {
@@ -115,10 +116,10 @@ MISSING = {
         "`--resume`, `--continue`, completion, history across starts, `/sessions` and others, commands for operators."
     ),
     "API-7": "examples of the other bodies and of most answers; a test that operation ids do not change.",
-    "AGN-1": "all of it.",
+    "AGN-1": "links in under 3 s on any machine.",
     "AGN-2": "MCP servers of an agent, `skills`, `model_settings`, variables in instructions.",
     "AGN-3": "a CEL rule for `ask`, quick own reads, `in_process`.",
-    "AGN-4": "all of it.",
+    "AGN-4": "`turnkeeper agents apply`; a session whose agent's tools no worker offers does not wait.",
     "OPS-1": "`make test` within ten minutes on two cores.",
     "OPS-2": "downloading the server by the SDK has no test.",
     "OPS-3": "`init`, `tools`, `agents`, `inbox`, `answer`, `usage`, `rollout`, `backup` and `restore`.",

@@ -470,4 +470,4 @@ export function summaryTitle({ turns }) {
 export const meWords = ({ user, tenant, role }) => [user, tenant, role].filter(Boolean).join(" · ");
 
 /** @param {string} server @param {string} problem */
-export const toolProblem = (server, problem) => `Tools of ${server}: ${problem}.`;
+export const toolProblem = (server, problem) => `Tools of ${server}: ${problem}${problem.endsWith(".") ? "" : "."}`;

@@ -145,5 +145,6 @@ def _reason(error: BaseException, file: Path) -> str:
         if Path(frame.filename).resolve() == file.resolve():
             line = frame.lineno
     where = f" (line {line})" if line else ""
-    text = str(error).splitlines()[0] if str(error) else "no text"
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    text = text.splitlines()[0] if text else "no text"
     return f"{type(error).__name__}: {text}{where}"

@@ -8,9 +8,9 @@ from fastapi import FastAPI
 
 from turnkeeper.api.gateway_feature import GatewayFeature
 from turnkeeper.api.services import Services
-from turnkeeper.features.agents.directory import AgentDirectory
-from turnkeeper.features.agents.following import follow_newest
-from turnkeeper.features.agents.routes import router
+from turnkeeper.features.agents.api.directory import AgentDirectory
+from turnkeeper.features.agents.api.following import follow_newest
+from turnkeeper.features.agents.api.routes import router
 from turnkeeper.features.agents.versions import AgentVersions
 from turnkeeper.stores.cancellation import cancel_until_done
 

@@ -26,7 +26,7 @@ from turnkeeper.stores.stores import Stores
 MAX_PAUSE_SECONDS = 30.0
 """The longest pause between two tries to register, while the store is down."""
 
-NOT_RELOADED = "was not reloaded: {error} Its earlier code is used"
+NOT_RELOADED = "was not reloaded: {error} Its earlier code is used."
 
 _log = logging.getLogger(__name__)
 

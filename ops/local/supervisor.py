@@ -297,7 +297,9 @@ async def _print_tool_problems(settings: Settings, print_line: Print) -> None:
         problems = printed if report is None else report.tool_problems
         for name, problem in problems.items():
             if printed.get(name) != problem:
-                print_line(f"  Tools       {name}: {problem}. Sessions run without its tools.")
+                # One that is a whole sentence says itself what sessions have.
+                rest = "" if problem.endswith(".") else ". Sessions run without its tools."
+                print_line(f"  Tools       {name}: {problem}{rest}")
         for name in printed.keys() - problems.keys():
             print_line(f"  Tools       {name}: available again.")
         printed = problems

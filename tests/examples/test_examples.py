@@ -28,14 +28,14 @@ def agent_of(name: str) -> Agent:
     return agent
 
 
-async def test_agn_1_agn_6_the_first_program_answers(play: Play) -> None:
+async def test_agn_1_the_first_program_answers(play: Play) -> None:
     turn = await play(agent_of("weather"), "Rain in Ulm?", model=[Call("forecast", city="Ulm"), Answer("Yes, rain.")])
     assert turn.calls("forecast") == [{"city": "Ulm"}]
     assert turn.results("forecast") == ["Ulm: 12 C, rain"]
     assert turn.answer == "Yes, rain."
 
 
-async def test_agn_6_without_a_script_the_demo_model_calls_what_it_is_told_to(play: Play) -> None:
+async def test_agn_6_the_demo_model_calls_the_tool_it_is_told_to_call(play: Play) -> None:
     turn = await play(agent_of("weather"), "call forecast with city=Ulm, unit=F")
     assert turn.calls("forecast") == [{"city": "Ulm", "unit": "F"}]
 
@@ -82,7 +82,7 @@ async def test_agn_2_instructions_name_the_user_and_the_day(play: Play, shop: Mo
     assert [one.name for one in request.head.tools] == ["add_note", "order_status", "refund"]
 
 
-async def test_agn_2_tsk_5_the_writer_hands_over_to_the_researcher(play: Play) -> None:
+async def test_agn_2_the_writer_hands_over_to_the_researcher(play: Play) -> None:
     asking = Call("run_task", agent="researcher", description="When did tea come to Europe?")
     steps = {
         "writer": [asking, Answer("Tea came in 1610.")],

@@ -44,7 +44,7 @@
  * @property {TurnMetrics | null} conversation_metrics
  * @property {TurnStatus} status
  * @property {boolean} is_complete
- * @property {string} [agent] the version of an agent that it ran with
+ * @property {string | null} [agent] the version of an agent that it ran with
  *
  * @typedef {"working" | "input_required" | "completed" | "failed" | "cancelled"} TaskStatus
  * @typedef {{task_id: string, title: string, status: TaskStatus, percent: number | null, message: string | null}} SubTask

@@ -160,7 +160,7 @@ class RunningTurn(CarriedTurn):
         model: str,
         limits: Limits,
         history: ConversationHistoryConfig,
-        tools: list[str] | None,
+        tools: list[str] | None = None,
         tool_policy: ToolPolicy,
         now: datetime,
     ) -> Self:

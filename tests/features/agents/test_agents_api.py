@@ -39,7 +39,7 @@ async def test_agn_4_a_version_that_is_defined_again_keeps_its_number(http: Asyn
     assert (await http.get("/agents/weather")).json()["label"] == "weather@1"
 
 
-async def test_agn_2_a_session_has_the_agents_instructions_and_exactly_its_tools(
+async def test_agn_2_a_session_has_the_agents_instructions_and_only_its_tools(
     http: AsyncClient, env: Environment
 ) -> None:
     env.vendor.script = [asks(("pay", {"euros": 3})), says("I can't.")]
@@ -98,7 +98,7 @@ async def test_agn_4_chat_starts_a_session_that_is_an_agent(http: AsyncClient) -
     assert (await http.get(f"/workflow/{started}")).json()["agent"] == "weather@1"
 
 
-async def test_agn_4_tsk_1_a_task_can_be_an_agent(http: AsyncClient) -> None:
+async def test_agn_4_a_task_can_be_an_agent(http: AsyncClient) -> None:
     await defined(http)
     task = (await http.post("/tasks", json={"description": "Look.", "agent": "weather@1"})).json()["task_id"]
     assert (await http.get(f"/workflow/{task}")).json()["agent"] == "weather@1"

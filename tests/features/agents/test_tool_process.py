@@ -11,10 +11,12 @@ import pytest
 
 from tests.waiting import BOUND, until
 from turnkeeper.activities.toolbox.toolbox import Toolbox
-from turnkeeper.features.agents.worker import tool_server
+from turnkeeper.features.agents.versions import AgentVersions
+from turnkeeper.features.agents.worker import WORKER, tool_server
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ToolInvocation
 from turnkeeper.models.transcript.trajectory import ToolResult
+from turnkeeper.stores.stores import Stores
 
 SHOP = """
     import os, subprocess
@@ -187,3 +189,39 @@ async def test_agn_3_progress_reaches_the_session(toolbox: Toolbox) -> None:
     result = await call(toolbox, "slow", on_progress=lambda *report: reports.append(report))
     assert result.outcome == "done"
     await until(lambda: reports == [(40, 100, "four of ten")])
+
+
+async def test_agn_1_a_saved_file_serves_new_calls_and_running_ones_end(tmp_path: Path) -> None:
+    code = """
+        from pathlib import Path
+        from turnkeeper import Agent, tool
+
+        @tool(effect="read")
+        def wait(marker: str) -> str:
+            "Wait until the test lets it go."
+            Path(marker + ".begun").touch()
+            Path(marker).read_text()
+            return "old"
+
+        agent = Agent("waiter", instructions="Wait.", tools=[wait])
+    """
+    (file := tmp_path / "waiter.py").write_text(dedent(code))
+    os.mkfifo(marker := tmp_path / "marker")
+    settings = Settings(state_dir=tmp_path / "state", workspace_root=tmp_path, agents=file, agents_reload=True)
+    stores = Stores.of(settings)
+    async with stores, Toolbox([tool_server(file, settings)]) as toolbox:
+        running = asyncio.create_task(call(toolbox, "wait", marker=str(marker)))
+        await until((tmp_path / "marker.begun").exists)
+        async with WORKER.running(settings, stores, toolbox):
+            versions = AgentVersions(stores.database)
+            await until(lambda: versions.find("waiter"))
+            file.write_text("broken(")
+            await until(lambda: toolbox.problems.get("waiter"))
+            assert "SyntaxError" in toolbox.problems["waiter"]
+            new = dedent(code).replace('"Wait."', '"Wait a bit."').replace("Path(marker).read_text()", "")
+            file.write_text(new.replace('return "old"', 'return "new"'))
+            await until(lambda: versions.find("waiter", 2))
+            assert toolbox.problems == {}
+            assert (await call(toolbox, "wait", marker=str(marker))).outcome == "new"
+            marker.write_text("go")
+            assert (await running).outcome == "old"

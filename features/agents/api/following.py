@@ -6,7 +6,7 @@ import logging
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.services import Services
 from turnkeeper.features.agents.agent_data import name_and_version
-from turnkeeper.features.agents.directory import AgentDirectory
+from turnkeeper.features.agents.api.directory import AgentDirectory
 from turnkeeper.models.ids import DEFAULT_TENANT
 from turnkeeper.models.session.messages import Configure, StateRequest
 from turnkeeper.stores.database.database import StoreUnavailableError

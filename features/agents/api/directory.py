@@ -69,7 +69,7 @@ class AgentDirectory(AgentSource):
 
         Raises 422 if there is none, or one of them is missing.
         """
-        version = await self._found(label)
+        version = await self._resolve(label)
         others, missing = dict[str, AgentConfiguration](), list(version.data.handoffs)
         while missing:
             name = missing.pop()
@@ -84,7 +84,7 @@ class AgentDirectory(AgentSource):
             raise invalid("agent", reason)
         return change
 
-    async def _found(self, label: str) -> AgentVersion:
+    async def _resolve(self, label: str) -> AgentVersion:
         version = await self.find(label)
         if version is None and label == self._settings.agent and self._settings.agents:
             until = seconds_from_now(REGISTERING_SECONDS)

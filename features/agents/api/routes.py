@@ -11,7 +11,7 @@ from turnkeeper.api.http.openapi import ANY, errors
 from turnkeeper.api.problems import problem
 from turnkeeper.api.roles import access
 from turnkeeper.features.agents.agent_data import AgentData
-from turnkeeper.features.agents.directory import AgentDirectory
+from turnkeeper.features.agents.api.directory import AgentDirectory
 from turnkeeper.features.agents.versions import AgentVersion
 from turnkeeper.models.http_responses import Agent, AgentList, AgentVersionList
 from turnkeeper.models.ids import AGENT_NAME_PATTERN, AGENT_PATTERN, DEFAULT_TENANT
