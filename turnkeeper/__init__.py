@@ -9,6 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from turnkeeper.api.app import create_app as create_app
+    from turnkeeper.api.callers import Caller as Caller
+    from turnkeeper.api.callers import Role as Role
     from turnkeeper.clients.python.attachments import read_attachment as read_attachment
     from turnkeeper.clients.python.conversation import Conversation as Conversation
     from turnkeeper.clients.python.errors import CopyFailedError as CopyFailedError
@@ -29,10 +32,14 @@ if TYPE_CHECKING:
     from turnkeeper.features.agents.tool import tool as tool
     from turnkeeper.models.errors import TurnkeeperError as TurnkeeperError
     from turnkeeper.models.session.messages import Configure as Configure
+    from turnkeeper.models.settings.settings import Settings as Settings
+    from turnkeeper.models.settings.settings import SettingsError as SettingsError
+    from turnkeeper.models.settings.settings import load_settings as load_settings
 
 _MODULES = {
     "Agent": "features.agents.agent",
     "AgentDefinitionError": "features.agents.agent",
+    "Caller": "api.callers",
     "Configure": "models.session.messages",
     "Conversation": "clients.python.conversation",
     "CopyFailedError": "clients.python.errors",
@@ -44,11 +51,16 @@ _MODULES = {
     "GatewayUnreadableError": "clients.python.errors",
     "Image": "features.agents.tool",
     "Problem": "clients.python.errors",
+    "Role": "api.callers",
+    "Settings": "models.settings.settings",
+    "SettingsError": "models.settings.settings",
     "Tool": "features.agents.tool",
     "ToolContext": "features.agents.tool",
     "ToolDefinitionError": "features.agents.tool",
     "ToolError": "features.agents.tool",
     "TurnkeeperError": "models.errors",
+    "create_app": "api.app",
+    "load_settings": "models.settings.settings",
     "read_attachment": "clients.python.attachments",
     "tool": "features.agents.tool",
 }
