@@ -6,15 +6,24 @@ call has met a changed tool, or a server was unreachable. Such a server's earlie
 the next turn.
 """
 
+from datetime import timedelta
+
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.tools import ToolActivities
+    from turnkeeper.models.backoff import growing_pauses
     from turnkeeper.models.session.tools.session_tools import merge_instructions, merge_tools, tools_digest
+    from turnkeeper.models.session.tools.tool_policy import missing_tools
     from turnkeeper.models.transcript.model_call import ToolList, ToolListCall, ToolSpec
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.turn.turn_scope import TurnScope, check_cancelled
+
+
+FIRST_PAUSE_SECONDS = 1.0
+MAX_PAUSE_SECONDS = 60.0
+"""Between two looks at whether a worker offers the tools of an agent."""
 
 
 class OfferedTools:
@@ -34,7 +43,29 @@ class OfferedTools:
         is_first = tools.specs is None
         if tools.state.is_reload_due(segment=session.context.view.segment, turn=session.transcript.count):
             await self._load(turn=session.transcript.count)
+        await self._wait_for_agents_tools()
         tools.deny([tool.name for tool in tools.all if self._scope.decide(tool) == "deny"], is_first=is_first)
+
+    async def _wait_for_agents_tools(self) -> None:
+        """Wait while no worker offers a tool that the session's agent names, visibly: it would answer without it.
+
+        Raises `TurnFailedError` once the turn's time is over.
+        """
+        turn, tools, slot = self._scope.turn, self._session.tools, self._session.turn_slot
+        names = turn.tools if turn.message.agent and turn.tools else []
+        pauses = growing_pauses(FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
+        while missing := missing_tools(names, tools.all):
+            pause = min(timedelta(seconds=next(pauses)), self._scope.time_left())
+            reason = f"No worker offers the tool {missing[0]} of the agent {turn.message.agent}."
+            slot.wait_until(workflow.now() + pause, reason=reason)
+            self._scope.refresh_ui()
+            try:
+                await workflow.sleep(pause, summary="for the agent's tools")
+            finally:
+                slot.stop_waiting()  # also when this worker evicts the workflow: no Temporal API may be used here
+            self._scope.refresh_ui()
+            tools.invalidate()
+            await self._load(turn=self._session.transcript.count)
 
     async def _load(self, *, turn: int) -> None:
         tools = self._session.tools

@@ -85,6 +85,17 @@ def decide(
     return "allow" if decision == "ask" and tool.name in allowed else decision
 
 
+def missing_tools(names: Sequence[str], tools: Sequence[ToolSpec]) -> list[str]:
+    """Return the names of servers' tools that are not among `tools`; patterns may match nothing.
+
+    >>> look = ToolSpec(name="look", server="shop", own_name="look")
+    >>> missing_tools(["shop__look", "shop__pay", "shop__p*", "now"], [look])
+    ['shop__pay']
+    """
+    exact = [name for name in names if SERVER_SEPARATOR in name and not set("*?[") & set(name)]
+    return [name for name in exact if not any(_is_for(name, tool) for tool in tools)]
+
+
 def _is_for(pattern: str, tool: ToolSpec) -> bool:
     """Return whether the pattern is for this tool of this server, whatever other servers call theirs."""
     if pattern == ANY_TOOL or not tool.server:

@@ -6,6 +6,8 @@ from httpx import AsyncClient
 
 from tests.api.routes.test_conversation_routes import finished, fresh
 from tests.harness import Environment, asks, replayer, says
+from tests.waiting import until
+from turnkeeper.models.transcript.model_call import ToolSpec
 
 WEATHER = {"instructions": "Answer {user} in one sentence.", "tools": ["look"], "limits": {"max_steps": 5}}
 
@@ -144,3 +146,21 @@ async def test_agn_2_variables_are_filled_into_instructions(http: AsyncClient, e
     )
     await finished(http, session)
     assert env.vendor.requests[0].head.system == "Serve Tea & Co. Say {nothing}."
+
+
+async def test_agn_4_a_session_waits_visibly_for_a_tool_that_no_worker_offers(
+    http: AsyncClient, env: Environment
+) -> None:
+    await defined(http, tools=["shop__refund"])
+    session = fresh()
+    await http.post("/workflow", json={"id": session, "agent": "weather", "prompt": "hi"})
+
+    async def waits() -> bool:
+        described = (await http.get(f"/workflow/{session}")).json()
+        reason = "No worker offers the tool shop__refund of the agent weather@1."
+        return (described["status"], described["waiting_reason"]) == ("waiting_retry", reason)
+
+    await until(waits)
+    env.tools.specs = [ToolSpec(name="refund", server="shop", own_name="refund")]
+    (turn,) = await finished(http, session)
+    assert turn["status"] == "completed"
