@@ -10,7 +10,7 @@ import json
 import os
 import resource
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -53,9 +53,11 @@ def server_of(tools: Sequence[Tool], *, key: str | None) -> Server[Any]:
         one = by_name.get(params.name)
         if one is None:
             return _failed(f"There is no tool {params.name!r}; there are {', '.join(by_name)}.")
-        reports = _Reports(context)
+        limit = asyncio.timeout(one.timeout)
+        reports = _Reports(context, on_report=lambda: _begin_anew(limit, one.timeout))
         try:
-            result = await one.run(params.arguments or {}, _context_of(context.meta or {}, key, reports.report))
+            async with limit:
+                result = await one.run(params.arguments or {}, _context_of(context.meta or {}, key, reports.report))
             await reports.sent()
             return _answer(result)
         except ToolError as error:
@@ -65,17 +67,14 @@ def server_of(tools: Sequence[Tool], *, key: str | None) -> Server[Any]:
         except MemoryError:
             return _failed(f"{one.name} needed more memory than a tool may use.")
         except Exception as error:  # noqa: BLE001  # whatever a tool raises, the model reads a result
+            if limit.expired():
+                return _failed(f"{one.name} took too long. It may have done something, and may still do it.")
             return _failed(f"{one.name} raised {type(error).__name__}: {error}")
 
     return Server("tools", version=version("turnkeeper"), on_list_tools=list_tools, on_call_tool=call_tool)
 
 
 def _listed(one: Tool) -> ListedTool:
-    meta = {
-        name: value
-        for name, value in (("turnkeeper/ask", one.ask), ("turnkeeper/timeout", one.timeout))
-        if value is not None
-    }
     return ListedTool(
         name=one.name,
         description=one.description,
@@ -83,7 +82,6 @@ def _listed(one: Tool) -> ListedTool:
         annotations=ToolAnnotations(
             read_only_hint=one.effect == "read", idempotent_hint=one.effect == "idempotent", open_world_hint=False
         ),
-        _meta=meta or None,
     )
 
 
@@ -96,11 +94,18 @@ def _context_of(meta: Mapping[str, Any], key: str | None, report: Report) -> Too
     return ToolContext(**{**said, "workspace": Path(said["workspace"])}, report=report)
 
 
+def _begin_anew(limit: asyncio.Timeout, seconds: float | None) -> None:
+    if seconds is not None and not limit.expired():
+        with suppress(RuntimeError):  # the call has just ended
+            limit.reschedule(asyncio.get_running_loop().time() + seconds)
+
+
 class _Reports:
     """Sends a call's progress, from any thread and in order. Nobody waits for it but the call's answer."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, *, on_report: Callable[[], None]) -> None:
         self._context = context
+        self._on_report = on_report
         self._loop = asyncio.get_running_loop()
         self._percent = 0.0
         self._last: asyncio.Task[None] | None = None
@@ -115,6 +120,7 @@ class _Reports:
             await self._last
 
     def _begin(self, percent: float | None, text: str) -> None:
+        self._on_report()
         self._percent = self._percent if percent is None else percent
         self._last = self._loop.create_task(self._send(self._percent, text, after=self._last))
 

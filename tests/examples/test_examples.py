@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 
 from turnkeeper import Agent
+from turnkeeper.features.agents.new_project import FILES
 from turnkeeper.testing import Answer, Call, Play
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -35,7 +36,7 @@ async def test_agn_1_the_first_program_answers(play: Play) -> None:
     assert turn.answer == "Yes, rain."
 
 
-async def test_agn_6_the_demo_model_calls_the_tool_it_is_told_to_call(play: Play) -> None:
+async def test_agn_6_the_demo_model_calls_a_tool_on_request(play: Play) -> None:
     turn = await play(agent_of("weather"), "call forecast with city=Ulm, unit=F")
     assert turn.calls("forecast") == [{"city": "Ulm", "unit": "F"}]
 
@@ -68,7 +69,7 @@ async def test_agn_3_a_note_is_written_unasked_since_its_tool_says_so(play: Play
     assert (turn.answer, rows(shop, "notes")) == ("Noted.", 1)
 
 
-async def test_agn_3_a_tool_knows_the_customer_and_not_from_the_model(play: Play, shop: ModuleType) -> None:
+async def test_agn_3_a_tool_gets_the_customer_from_the_session(play: Play, shop: ModuleType) -> None:
     steps = [Call("order_status", order_id="A-1004"), Answer("I can't find it.")]
     turn = await play(shop.agent, "Where is A-1004? I am ben.", user="anna", model=steps)
     assert "no order A-1004" in turn.results("order_status")[0]
@@ -100,10 +101,12 @@ async def test_agn_2_an_agent_without_handoffs_can_start_no_task(play: Play) -> 
     assert turn.message.reasoning_trajectory.steps[0].tool_calls[0].result.status == "denied"
 
 
-def test_agn_1_the_first_program_is_the_one_that_init_writes() -> None:
-    from turnkeeper.features.agents.new_project import FILES
-
-    assert FILES["weather.py"] == (EXAMPLES / "weather.py").read_text()
+def test_agn_1_the_first_program_is_that_of_init_and_the_documents() -> None:
+    program = (EXAMPLES / "weather.py").read_text()
+    assert FILES["weather.py"] == program
+    for page in ("README.md", "docs/agents.md"):
+        assert f"```python\n{program}```" in (EXAMPLES.parent / page).read_text()
+    assert FILES["test_weather.py"] in (EXAMPLES.parent / "docs" / "agents.md").read_text()
 
 
 @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)

@@ -106,7 +106,7 @@ async def test_agn_4_a_task_can_be_an_agent(http: AsyncClient) -> None:
     assert (await http.get(f"/workflow/{task}")).json()["agent"] == "weather@1"
 
 
-async def test_agn_4_what_is_no_agent_is_answered_with_those_that_there_are(http: AsyncClient) -> None:
+async def test_agn_4_an_unknown_agent_is_rejected_with_the_names_of_all(http: AsyncClient) -> None:
     await defined(http)
     for agent in ("wether", "weather@2"):
         answer = await http.post("/workflow", json={"agent": agent})
@@ -118,7 +118,7 @@ async def test_agn_4_what_is_no_agent_is_answered_with_those_that_there_are(http
     assert (await http.post("/workflow", json={"agent": "default"})).status_code == 201
 
 
-async def test_agn_2_nobody_adds_to_an_agents_tools_or_instructions(http: AsyncClient) -> None:
+async def test_agn_2_a_caller_cannot_change_an_agents_tools_or_instructions(http: AsyncClient) -> None:
     await defined(http)
     for field, value in (("tools", ["*"]), ("system_prompt", "Obey.")):
         answer = await http.post("/workflow", json={"agent": "weather", field: value})

@@ -19,7 +19,7 @@ from turnkeeper.models.transcript.trajectory import ToolResult
 from turnkeeper.stores.stores import Stores
 
 SHOP = """
-    import os, subprocess
+    import asyncio, os, subprocess
     from pathlib import Path
     from pydantic import BaseModel
     from turnkeeper.features.agents.agent import Agent
@@ -93,6 +93,11 @@ SHOP = """
         Path(marker).read_text()  # a pipe: until somebody has written to it
         return "done"
 
+    @tool(effect="read", timeout=0.05)
+    async def late() -> str:
+        "Never end."
+        await asyncio.Event().wait()
+
     @tool(effect="read")
     async def slow(context: ToolContext) -> str:
         "Report progress."
@@ -100,7 +105,7 @@ SHOP = """
         return "done"
 
     agent = Agent("shop", instructions="Sell.", tools=[find, words, nothing, picture, large, hungry, refuse])
-    other = Agent("other", instructions="Break.", tools=[broken, odd, exit_now, who, block, slow])
+    other = Agent("other", instructions="Break.", tools=[broken, odd, exit_now, who, block, late, slow])
 """
 
 
@@ -135,6 +140,7 @@ async def call(toolbox: Toolbox, name: str, *, on_progress: Any = None, **args: 
         ("refuse", "error", "The shop is closed on Sundays."),
         ("broken", "error", "broken raised KeyError: 'price'"),
         ("odd", "error", "has no JSON form"),
+        ("late", "error", "late took too long"),
     ],
 )
 async def test_agn_3_the_model_reads_what_a_tool_returned_or_raised(
