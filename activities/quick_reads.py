@@ -1,4 +1,6 @@
-"""Quick reads: calls of built-in tools that `call_model` runs itself, right after the answer that has them (OPS-8).
+"""Quick reads: calls that `call_model` runs itself, right after the answer that has them (OPS-8, AGN-3).
+
+They are of built-in tools, and of those of an agent's file.
 
 Such a read ends within a few milliseconds, but an activity of its own costs six events and two round trips. The
 workflow checks each call as usual, and then has its result already. A read that was not needed has no effect.
@@ -31,6 +33,8 @@ class QuickReader:
     def __init__(self, tools: ToolSource, texts: LargeTexts) -> None:
         self._tools = tools
         self._texts = texts
+        self._late: set[str] = set()
+        """Tools of agents' files that were late once: they are not tried again, or they would run twice."""
 
     async def read(self, call: ModelCall, response: ModelResponse) -> dict[int, ToolResult]:
         """Return the results of the response's calls by position, if all of them are quick reads.
@@ -39,6 +43,8 @@ class QuickReader:
         `MAX_SECONDS`, are left out; the workflow then runs them as activities.
         """
         if call.quick_reads is None or not _are_quick(response, call.quick_reads):
+            return {}
+        if self._late.intersection(one.name for one in response.calls):
             return {}
         count = len(response.calls)
         share = (call.quick_reads.room - len(response.model_dump_json().encode())) // count
@@ -54,6 +60,9 @@ class QuickReader:
         finally:
             for task in running:
                 task.cancel()
+        for part, task in zip(response.calls, running, strict=True):
+            if not task.done() and part.name in call.quick_reads.local:
+                self._late.add(part.name)
         return {index: result for index, task in enumerate(running) if (result := _result_in(task))}
 
     async def _result_of(self, invocation: ToolInvocation) -> ToolResult:
@@ -74,11 +83,16 @@ def _invocations(
     call: ModelCall, allowed: QuickReads, response: ModelResponse, *, inline_bytes: int
 ) -> Iterator[ToolInvocation]:
     for index, part in enumerate(response.calls):
+        local = allowed.local.get(part.name)
         yield ToolInvocation(
             session_id=current_session_id(),
             call_id=call_id(call.turn, call.step, index),
             name=part.name,
-            built_in=True,
+            server=local.server if local else "",
+            built_in=local is None,
+            tool_digest=local.tool_digest if local else "",
+            user=allowed.user if local else None,
+            agent=allowed.agent if local else None,
             args=part.args if isinstance(part.args, dict) else {},
             workspace=allowed.workspace,
             max_chars=allowed.max_chars,

@@ -118,7 +118,7 @@ MISSING = {
     "API-7": "examples of the other bodies and of most answers; a test that operation ids do not change.",
     "AGN-1": "links in under 3 s on any machine.",
     "AGN-2": "MCP servers of an agent, `skills`, `model_settings`, variables in instructions.",
-    "AGN-3": "a CEL rule for `ask`, quick own reads, `in_process`.",
+    "AGN-3": "a CEL rule for `ask`, `in_process`.",
     "AGN-4": "`turnkeeper agents apply`, defining agents at the page.",
     "OPS-1": "`make test` within ten minutes on two cores.",
     "OPS-2": "downloading the server by the SDK has no test.",

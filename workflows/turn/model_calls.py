@@ -18,7 +18,13 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.errors import ErrorType, TurnFailedError, fail
     from turnkeeper.models.session.views import make_index_entry
     from turnkeeper.models.texts.counted import counted
-    from turnkeeper.models.transcript.model_call import ModelCall, ModelCallOutcome, ModelResponse, QuickReads
+    from turnkeeper.models.transcript.model_call import (
+        LocalRead,
+        ModelCall,
+        ModelCallOutcome,
+        ModelResponse,
+        QuickReads,
+    )
     from turnkeeper.models.transcript.trajectory import ToolResult, Usage
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.turn.offered_tools import OfferedTools
@@ -244,14 +250,16 @@ class ModelCalls:
     def _quick_reads(self) -> QuickReads | None:
         """Return what the activity may read itself; `None` if there is nothing, or no room for results."""
         session, turn = self._session, self._scope.turn
-        tools = [
-            tool.name for tool in session.tools.offered if tool.is_quick_read and self._scope.decide(tool) == "allow"
-        ]
+        tools = [tool for tool in session.tools.offered if tool.is_quick_read and self._scope.decide(tool) == "allow"]
+        local = {one.name: LocalRead(server=one.server, tool_digest=one.digest) for one in tools if one.local}
         room = turn.bytes.inline_room
         if not tools or room <= 0:
             return None
         return QuickReads(
-            tools=tools,
+            tools=[tool.name for tool in tools],
+            local=local,
+            user=session.config.user if local else None,
+            agent=turn.message.agent if local else None,
             room=room,
             workspace=session.config.workspace,
             max_chars=turn.limits.max_tool_result_chars,
