@@ -8,8 +8,8 @@ import hashlib
 import importlib.metadata
 import os
 import signal
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -28,6 +28,7 @@ from turnkeeper.activities.providers.offline.model import use_texts
 from turnkeeper.activities.providers.registry import ProviderRegistry
 from turnkeeper.activities.quick_reads import QuickReader
 from turnkeeper.activities.summarisation import SummaryActivities
+from turnkeeper.activities.toolbox.tool_server import ToolServer
 from turnkeeper.activities.toolbox.toolbox import build_toolbox
 from turnkeeper.activities.tools import ToolActivities, ToolSource
 from turnkeeper.activities.worker_feature import WorkerParts
@@ -161,35 +162,47 @@ async def run_worker(settings: Settings, client: Client, *, activity_reports: in
     stop_requested = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop_requested.set)
+    with loop_watchdog():
+        async with running_worker(settings, client, interceptors=interceptors):
+            await stop_requested.wait()
+
+
+@asynccontextmanager
+async def running_worker(
+    settings: Settings, client: Client, *, interceptors: Sequence[Interceptor] = (), servers: Sequence[ToolServer] = ()
+) -> AsyncIterator[Stores]:
+    """Run a worker with all that the settings name while the block runs; `servers` are further ones of tools.
+
+    Yields its stores. Raises `SettingsError`.
+    """
     providers = ProviderRegistry.from_settings(settings)
     features = [part for feature in enabled(settings) if (part := feature.worker)]
-    servers = [server for feature in features for server in feature.tool_servers(settings)]
-    with loop_watchdog():
-        async with (
-            Stores.of(settings) as stores,
-            carrier_factory(settings)(client) as partials,
-            build_toolbox(settings, *servers) as tools,
-            build_worker(
-                client,
-                settings,
-                providers=providers,
-                tools=tools,
-                stores=stores,
-                partials=partials,
-                interceptors=interceptors,
-            ) as worker,
-            reporting(
-                worker,
-                settings,
-                tool_problems=lambda: tools.problems,
-                refused_parts=providers.refused_parts,
-            ),
-            AsyncExitStack() as running,
-        ):
-            for feature in features:
-                await running.enter_async_context(feature.running(settings, stores, tools))
-            await partials.listen()
-            await stop_requested.wait()
+    servers = [*(server for feature in features for server in feature.tool_servers(settings)), *servers]
+    async with (
+        Stores.of(settings) as stores,
+        carrier_factory(settings)(client) as partials,
+        build_toolbox(settings, *servers) as tools,
+        build_worker(
+            client,
+            settings,
+            providers=providers,
+            tools=tools,
+            stores=stores,
+            partials=partials,
+            interceptors=interceptors,
+        ) as worker,
+        reporting(
+            worker,
+            settings,
+            tool_problems=lambda: tools.problems,
+            refused_parts=providers.refused_parts,
+        ),
+        AsyncExitStack() as running,
+    ):
+        for feature in features:
+            await running.enter_async_context(feature.running(settings, stores, tools))
+        await partials.listen()
+        yield stores
 
 
 def main() -> None:

@@ -24,13 +24,11 @@ from temporalio.client import Client, WorkflowHandle
 
 from turnkeeper.activities.providers.offline.model import OfflineModel, deltas_of
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
-from turnkeeper.activities.toolbox.call_context import CallSigner
-from turnkeeper.activities.toolbox.tool_server import ToolServer
 from turnkeeper.activities.toolbox.toolbox import Toolbox, own_tool_server
 from turnkeeper.features.agents.agent import Agent
 from turnkeeper.features.agents.agent_data import AgentData
 from turnkeeper.features.agents.agent_file import data_of, with_handoffs
-from turnkeeper.features.agents.tool_process import server_of
+from turnkeeper.features.agents.tool_process import in_process_server
 from turnkeeper.models.ids import SESSION_TYPE
 from turnkeeper.models.session.agents import AgentChange
 from turnkeeper.models.session.approvals import PendingApproval, PendingApprovals, ResolveApproval
@@ -273,17 +271,7 @@ class TestServer:
         }
         own = configurations[agent.name]
         start = with_agent(base, AgentChange(agent=own, others=configurations if own.handoffs else {}))
-        tools = {tool.name: tool for one in agents for tool in one.own_tools}
-        key = uuid4().hex
-        servers = [
-            own_tool_server(settings),
-            ToolServer(
-                SERVER,
-                server_of(list(tools.values()), key=key),
-                trusted=True,
-                signer=CallSigner(key, settings.workspace_root),
-            ),
-        ]
+        servers = [own_tool_server(settings), in_process_server(SERVER, agents, settings.workspace_root)]
         scripted = ScriptedModel(model if isinstance(model, Mapping) else {agent.name: model} if model else {})
         async with (
             Stores.of(settings) as stores,

@@ -102,6 +102,7 @@ SENTENCES = {
     "AGN-2": "An agent is instructions, a model, rules, and exactly the tools that it names.",
     "AGN-3": "A tool is a function; it runs in a process of its own, and no harm of it reaches a session.",
     "AGN-4": "Agents are data in versions that never change, and a session keeps the one that it was started with.",
+    "AGN-5": "Agents run in somebody's own application: mounted, and beside the workflows of a worker.",
     "AGN-6": "Tests of one's own agent run against a real server, with a model that the test writes.",
 }
 
@@ -120,6 +121,7 @@ MISSING = {
     "AGN-2": "MCP servers of an agent, `skills`, `model_settings`, variables in instructions.",
     "AGN-3": "a CEL rule for `ask`, `in_process`.",
     "AGN-4": "`turnkeeper agents apply`, defining agents at the page.",
+    "AGN-5": "the chat page and MCP below a prefix, behind nginx; no `Any` in public names.",
     "OPS-1": "`make test` within ten minutes on two cores.",
     "OPS-2": "downloading the server by the SDK has no test.",
     "OPS-3": "`init`, `tools`, `agents`, `inbox`, `answer`, `usage`, `rollout`, `backup` and `restore`.",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from turnkeeper.clients.python.gateway import GatewayClient as GatewayClient
     from turnkeeper.features.agents.agent import Agent as Agent
     from turnkeeper.features.agents.agent import AgentDefinitionError as AgentDefinitionError
+    from turnkeeper.features.agents.plugin import TurnkeeperPlugin as TurnkeeperPlugin
     from turnkeeper.features.agents.tool import Image as Image
     from turnkeeper.features.agents.tool import Tool as Tool
     from turnkeeper.features.agents.tool import ToolContext as ToolContext
@@ -59,6 +60,7 @@ _MODULES = {
     "ToolDefinitionError": "features.agents.tool",
     "ToolError": "features.agents.tool",
     "TurnkeeperError": "models.errors",
+    "TurnkeeperPlugin": "features.agents.plugin",
     "create_app": "api.app",
     "load_settings": "models.settings.settings",
     "read_attachment": "clients.python.attachments",

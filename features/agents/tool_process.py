@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import resource
+import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -33,7 +34,9 @@ from mcp_types import (
 from mcp_types import Tool as ListedTool
 from pydantic import ValidationError
 
-from turnkeeper.activities.toolbox.call_context import CONTEXT, KEY_VARIABLE, verified
+from turnkeeper.activities.toolbox.call_context import CONTEXT, KEY_VARIABLE, CallSigner, verified
+from turnkeeper.activities.toolbox.tool_server import ToolServer
+from turnkeeper.features.agents.agent import Agent
 from turnkeeper.features.agents.agent_file import load_agents, tools_of
 from turnkeeper.features.agents.tool import Image, Report, Tool, ToolContext, ToolError, json_result
 
@@ -151,6 +154,14 @@ def _text(text: str) -> ContentBlock:
 
 def _complaint(error: ValidationError) -> str:
     return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:MAX_COMPLAINTS])
+
+
+def in_process_server(name: str, agents: Sequence[Agent], workspace_root: Path) -> ToolServer:
+    """Return the server of the own tools of these agents, which run in this process."""
+    key = secrets.token_urlsafe()
+    tools = {one.name: one for agent in agents for one in agent.own_tools}
+    target = server_of(list(tools.values()), key=key)
+    return ToolServer(name, target, trusted=True, signer=CallSigner(key, workspace_root))
 
 
 async def serve(tools: Sequence[Tool]) -> None:

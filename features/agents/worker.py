@@ -5,7 +5,7 @@ import contextlib
 import logging
 import os
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -102,14 +102,18 @@ class Registrar:
         return described
 
     async def _store(self, described: AgentFile) -> None:
-        agents = {name: AgentData.model_validate(data) for name, data in described.agents.items()}
-        for pause in growing_pauses(1.0, MAX_PAUSE_SECONDS):
-            with contextlib.suppress(StoreUnavailableError):
-                now = datetime.now(UTC)
-                added = [await self._versions.add(name, data, now=now) for name, data in agents.items()]
-                _log.info("agents: %s", ", ".join(one.label for one in added))
-                return
-            await asyncio.sleep(pause)
+        await store({name: AgentData.model_validate(data) for name, data in described.agents.items()}, self._versions)
+
+
+async def store(agents: Mapping[str, AgentData], versions: AgentVersions) -> None:
+    """Register agents as versions, as soon as the store is there."""
+    for pause in growing_pauses(1.0, MAX_PAUSE_SECONDS):
+        with contextlib.suppress(StoreUnavailableError):
+            now = datetime.now(UTC)
+            added = [await versions.add(name, data, now=now) for name, data in agents.items()]
+            _log.info("agents: %s", ", ".join(one.label for one in added))
+            return
+        await asyncio.sleep(pause)
 
 
 WORKER = _Agents()
