@@ -104,6 +104,7 @@ SENTENCES = {
     "AGN-4": "Agents are data in versions that never change, and a session keeps the one that it was started with.",
     "AGN-5": "Agents run in somebody's own application: mounted, and beside the workflows of a worker.",
     "AGN-6": "Tests of one's own agent run against a real server, with a model that the test writes.",
+    "AGN-7": "An agent reads skills by their names, and the workspace's `AGENTS.md` is part of its instructions.",
 }
 
 MISSING = {
@@ -118,10 +119,11 @@ MISSING = {
     ),
     "API-7": "examples of the other bodies and of most answers; a test that operation ids do not change.",
     "AGN-1": "links in under 3 s on any machine.",
-    "AGN-2": "MCP servers of an agent, `skills`, `model_settings`, variables in instructions.",
+    "AGN-2": "MCP servers of an agent, `model_settings`.",
     "AGN-3": "a CEL rule for `ask`, `in_process`.",
     "AGN-4": "`turnkeeper agents apply`, defining agents at the page.",
     "AGN-5": "the chat page and MCP below a prefix, behind nginx; no `Any` in public names.",
+    "AGN-7": "`AGENTS.md`; skills are read once a version, not once a segment.",
     "OPS-1": "`make test` within ten minutes on two cores.",
     "OPS-2": "downloading the server by the SDK has no test.",
     "OPS-3": "`init`, `tools`, `agents`, `inbox`, `answer`, `usage`, `rollout`, `backup` and `restore`.",

@@ -16,6 +16,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from turnkeeper.features.agents.agent import Agent
+from turnkeeper.features.agents.skills import TOOL as SKILL_TOOL
+from turnkeeper.features.agents.skills import skill_tool, with_skills
 from turnkeeper.features.agents.tool import Tool
 from turnkeeper.models.errors import TurnkeeperError
 
@@ -57,13 +59,17 @@ def with_handoffs(agents: Sequence[Agent]) -> list[Agent]:
     return sorted(found.values(), key=lambda agent: id(agent) in handed_to)
 
 
-def tools_of(agents: list[Agent], file: Path) -> list[Tool]:
-    """Return the own tools of agents, each once. Raises `AgentFileError` if two have the same name."""
+def tools_of(agents: Sequence[Agent], where: object) -> list[Tool]:
+    """Return the own tools of agents, each once, with the one that reads their skills.
+
+    Raises `AgentFileError` if two have the same name.
+    """
+    skills = {agent.name: agent.read_skills() for agent in agents if agent.skills}
+    all_tools = [one for agent in agents for one in agent.own_tools] + ([skill_tool(skills)] if skills else [])
     tools = dict[str, Tool]()
-    for agent in agents:
-        for one in agent.own_tools:
-            if tools.setdefault(one.name, one) is not one:
-                raise AgentFileError(f"{file}: two tools are called {one.name!r}.")
+    for one in all_tools:
+        if tools.setdefault(one.name, one) is not one:
+            raise AgentFileError(f"{where}: two tools are called {one.name!r}.")
     return list(tools.values())
 
 
@@ -110,9 +116,14 @@ def data_of(agent: Agent, server: str) -> dict[str, Any]:
         if one.ask is not None:
             policy.setdefault(own[one.name], "ask" if one.ask else "allow")
     names = [one if isinstance(one, str) else own[one.name] for one in agent.tools]
-    definitions = [[one.name, one.description, one.effect, one.input_schema] for one in agent.own_tools]
+    definitions: list[object] = [[one.name, one.description, one.effect, one.input_schema] for one in agent.own_tools]
+    instructions = agent.instructions
+    if skills := agent.read_skills():
+        instructions = with_skills(instructions, skills)
+        names.append(f"{server}__{SKILL_TOOL}")
+        definitions += [one.digest for one in skills]
     data = {
-        "instructions": agent.instructions,
+        "instructions": instructions,
         "model": agent.model,
         "tool_policy": policy,
         "limits": agent.limits,

@@ -157,10 +157,9 @@ def _complaint(error: ValidationError) -> str:
 
 
 def in_process_server(name: str, agents: Sequence[Agent], workspace_root: Path) -> ToolServer:
-    """Return the server of the own tools of these agents, which run in this process."""
+    """Return the server of the own tools of these agents, which run in this process. Raises `AgentFileError`."""
     key = secrets.token_urlsafe()
-    tools = {one.name: one for agent in agents for one in agent.own_tools}
-    target = server_of(list(tools.values()), key=key)
+    target = server_of(tools_of(agents, name), key=key)
     return ToolServer(name, target, trusted=True, signer=CallSigner(key, workspace_root))
 
 
