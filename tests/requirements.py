@@ -126,7 +126,7 @@ MISSING = {
     "AGN-7": "`AGENTS.md`; skills are read once a version, not once a segment.",
     "OPS-1": "`make test` within ten minutes on two cores.",
     "OPS-2": "downloading the server by the SDK has no test.",
-    "OPS-3": "`init`, `tools`, `agents`, `inbox`, `answer`, `usage`, `rollout`, `backup` and `restore`.",
+    "OPS-3": "`agents`, `inbox`, `answer`, `usage`, `rollout`, `backup` and `restore`.",
     "OPS-6": "traces and metrics.",
     "OPS-7": "all of it.",
     "OPS-8": "worker versioning (pinned, upgrade at continue-as-new, idle sessions moved).",
@@ -138,7 +138,7 @@ MISSING = {
         "[What was tried](scaling.md#goals-that-are-not-reached) for each of them."
     ),
     "OPS-12": "pip-audit and bandit in `.ci/run`.",
-    "OPS-13": "webhooks, `turnkeeper backup` and `restore`, tools of one's own in Python, titles by the model.",
+    "OPS-13": "webhooks, `turnkeeper backup` and `restore`, titles by the model.",
 }
 """What of a requirement does not hold yet. No test can know whether this is complete."""
 
