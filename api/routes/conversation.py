@@ -4,6 +4,7 @@ import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 from uuid import uuid4
 
@@ -122,7 +123,7 @@ async def send_prompt(
     starts: Starts = "unless it exists" if start else "nothing"
     async with changes.begin("prompt", workflow_id, message_id=message_id, starts=starts) as entry:
         prompt, contents = await _prompt_of(services, workflow_id, body, message_id)
-        new = await services.new_sessions.default_input(workflow_id, user=changes.caller.user) if start else None
+        new = partial(services.new_sessions.default_input, workflow_id, user=changes.caller.user) if start else None
         entry.message_id = message_id = await services.sender.send(workflow_id, prompt, start=new, contents=contents)
     if wait:
         turn: ConversationMessage | None = None
@@ -186,7 +187,7 @@ async def chat(
     async with changes.begin("prompt", workflow_id, message_id=prompt_id, starts=starts) as entry:
         prompt, contents = await _prompt_of(services, workflow_id, body, prompt_id)
         user = body.user_name or changes.caller.user
-        start = await services.new_sessions.default_input(workflow_id, user=user, agent=body.agent)
+        start = partial(services.new_sessions.default_input, workflow_id, user=user, agent=body.agent)
         entry.message_id = message_id = await services.sender.send(workflow_id, prompt, start=start, contents=contents)
     return accepted(workflow_id, message_id)
 

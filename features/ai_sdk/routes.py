@@ -6,6 +6,7 @@ of clients can leave and resume it, and the turn continues. `docs/ai-sdk.md` say
 
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Response
@@ -184,7 +185,7 @@ async def _send(services: Services, workflow_id: WorkflowId, body: PostChat, cha
         check_text(last.text, limits=Limits(), field=field, may_be_blank=bool(files))
         prepared = await services.attachments.prepare(workflow_id, files, name=field)
         prompt = new_prompt(last.text, message_id=last.id, mode="enqueue", attachments=prepared.attachments)
-        start = await services.new_sessions.default_input(workflow_id, user=changes.caller.user)
+        start = partial(services.new_sessions.default_input, workflow_id, user=changes.caller.user)
         await services.sender.send(workflow_id, prompt, start=start, contents=prepared.contents)
     chunks = TurnChunks(session_id_of(workflow_id), last.id, awaits_worker=True)
     chunks.first_notice = None if are_used else DECISION_UNUSED_NOTICE

@@ -6,6 +6,7 @@ Two of them start long work: a task or a prompt. They return `Work`, which the s
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any, Generic, TypeVar
 
 from mcp_types import Tool as McpTool
@@ -238,13 +239,9 @@ async def send_prompt(services: Services, changes: RequestChanges, arguments: Se
         prompt = new_prompt(
             arguments.message, message_id=arguments.id, mode=arguments.mode, attachments=prepared.attachments
         )
-        new = (
-            await services.new_sessions.default_input(workflow_id, user=changes.caller.user)
-            if arguments.start
-            else None
-        )
+        new = partial(services.new_sessions.default_input, workflow_id, user=changes.caller.user)
         entry.message_id = message_id = await services.sender.send(
-            workflow_id, prompt, start=new, contents=prepared.contents
+            workflow_id, prompt, start=new if arguments.start else None, contents=prepared.contents
         )
     accepted = Task(
         task_id=session_id_of(workflow_id),

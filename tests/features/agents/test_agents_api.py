@@ -5,7 +5,7 @@ from typing import Any
 from httpx import AsyncClient
 
 from tests.api.routes.test_conversation_routes import finished, fresh
-from tests.harness import Environment, asks, replayer, says
+from tests.harness import Environment, asks, broken, heal, replayer, says
 from tests.waiting import until
 from turnkeeper.models.transcript.model_call import ToolSpec
 
@@ -164,3 +164,17 @@ async def test_agn_4_a_session_waits_visibly_for_a_tool_that_no_worker_offers(
     env.tools.specs = [ToolSpec(name="refund", server="shop", own_name="refund")]
     (turn,) = await finished(http, session)
     assert turn["status"] == "completed"
+
+
+async def test_agn_4_without_the_store_a_session_that_is_there_takes_prompts(
+    http: AsyncClient, env: Environment
+) -> None:
+    await defined(http)
+    session = fresh()
+    await http.post("/workflow", json={"id": session, "agent": "weather"})
+    file = broken(env)
+    prompt = {"message": "hi", "workflow_id": session, "agent": "weather"}
+    assert (await http.post("/chat", json=prompt)).status_code == 202
+    new = await http.post("/chat", json={**prompt, "workflow_id": fresh()})
+    assert new.json()["type"] == "urn:turnkeeper:problem:archive-unavailable"
+    heal(file)
