@@ -105,6 +105,7 @@ SENTENCES = {
     "AGN-5": "Agents run in somebody's own application: mounted, and beside the workflows of a worker.",
     "AGN-6": "Tests of one's own agent run against a real server, with a model that the test writes.",
     "AGN-7": "An agent reads skills by their names, and the workspace's `AGENTS.md` is part of its instructions.",
+    "AGN-8": "A tool is a function, an agent an object, a provider a package with an entry point, a feature a folder.",
 }
 
 MISSING = {

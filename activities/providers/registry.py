@@ -7,13 +7,13 @@ from typing import Self
 
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.activities.providers.provider import Provider
-from turnkeeper.models.ids import BUILT_IN_PROVIDERS
+from turnkeeper.models.ids import providers
 from turnkeeper.models.settings.settings import Settings
 
 
 def provider_class(name: str) -> type[Provider]:
     """Return the provider that a model's name begins with. It is loaded now, without its SDK. Raises `KeyError`."""
-    provider: type[Provider] = resolve_name(BUILT_IN_PROVIDERS[name])
+    provider: type[Provider] = resolve_name(providers()[name])
     return provider
 
 
@@ -31,7 +31,7 @@ class ProviderRegistry:
         def build(name: str) -> Provider:
             return provider_class(name).from_settings(settings)
 
-        return cls({name: partial(build, name) for name in BUILT_IN_PROVIDERS})
+        return cls({name: partial(build, name) for name in providers()})
 
     def resolve(self, model: str) -> tuple[Provider, str]:
         """Return the provider of `<provider>:<name>` and the name. Raises `ModelError`."""

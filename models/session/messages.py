@@ -6,12 +6,14 @@ of a new field.
 
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, Field, JsonValue, ValidationError, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, Field, GetJsonSchemaHandler, JsonValue, ValidationError
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from turnkeeper.models.context.model_context import ContextState
 from turnkeeper.models.context.window import ConversationHistoryConfig, HistoryChange
 from turnkeeper.models.errors import RejectedError
-from turnkeeper.models.ids import ID_PATTERN, MODEL_PATTERN, WorkflowId, split_model
+from turnkeeper.models.ids import ID_PATTERN, WorkflowId, model_pattern, split_model
 from turnkeeper.models.limits import MIN_STATE_BYTES, Limits, LimitsChange
 from turnkeeper.models.replay_text.turns import MovedEvents
 from turnkeeper.models.session.agents import AgentChange, AgentConfiguration
@@ -146,12 +148,21 @@ USER_PATTERN = r"^[\w .@+~'\u2019-]{1,64}$"
 
 Title = Annotated[str, Field(min_length=1, max_length=120, pattern=r"^[^\x00-\x1f\x7f]+$")]
 UserName = Annotated[str, Field(pattern=USER_PATTERN)]
-ModelName = Annotated[
-    str,
-    WithJsonSchema(
-        {"type": "string", "maxLength": 141, "pattern": MODEL_PATTERN, "examples": ["offline:", "openai:gpt-5"]}
-    ),
-]
+
+
+class _ModelNameSchema:
+    """Made when it is asked for: other packages may add providers."""
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {
+            "type": "string",
+            "maxLength": 161,
+            "pattern": model_pattern(),
+            "examples": ["offline:", "openai:gpt-5"],
+        }
+
+
+ModelName = Annotated[str, _ModelNameSchema()]
 """`provider:name`; `split_model` validates it."""
 MessageId = Annotated[str, Field(pattern=ID_PATTERN)]
 
