@@ -7,8 +7,6 @@ from typing import Annotated
 import typer
 
 from turnkeeper.clients.terminal.command_options import exit_with, settings_or_exit
-from turnkeeper.features.agents.agent_file import AgentFileError
-from turnkeeper.features.agents.registration import read_agents, saved
 from turnkeeper.features.commands_feature import CommandsFeature, Finding
 from turnkeeper.models.command_line import command_line
 from turnkeeper.models.settings.settings import ENV_PREFIX, Settings, SettingsError
@@ -22,7 +20,7 @@ def tools(
     describe: Annotated[bool, typer.Option("--describe", hidden=True, help="Used by the worker.")] = False,
 ) -> None:
     """Serve the tools of a file's agents to any MCP client, on stdin and stdout."""
-    from turnkeeper.features.agents.agent_file import description
+    from turnkeeper.features.agents.agent_file import AgentFileError, description
 
     try:
         if describe:
@@ -60,6 +58,9 @@ class _Agents(CommandsFeature):
         """Return the first agent of the file as that of new sessions. A file that is reloaded is waited for."""
         if settings.agents is None:
             return {}
+        from turnkeeper.features.agents.agent_file import AgentFileError
+        from turnkeeper.features.agents.registration import read_agents, saved
+
         while True:
             try:
                 described = await read_agents(settings.agents)
@@ -76,6 +77,9 @@ class _Agents(CommandsFeature):
         """Load the file with agents."""
         if settings.agents is None or self._is_read:
             return None
+        from turnkeeper.features.agents.agent_file import AgentFileError
+        from turnkeeper.features.agents.registration import read_agents
+
         try:
             described = await read_agents(settings.agents)
         except AgentFileError as error:
