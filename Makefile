@@ -32,7 +32,7 @@ TEST_PROCESSES ?= $(shell $(PYTHON) -c 'import os; print(min(8, 3 * (os.cpu_coun
 # Tests without a server, which never wait.
 FAST_TESTS := tests/architecture tests/models turnkeeper/models
 
-test: fast-tests slow-tests ## run every test
+test: fast-tests slow-tests ## run the tests
 
 fast-tests: $(DEVELOPER)
 	$(BIN)/pytest --numprocesses=auto $(FAST_TESTS)
@@ -43,9 +43,9 @@ slow-tests: $(DEVELOPER)
 test-live: $(DEVELOPER) ## call the real vendors whose key is set; costs a few cents
 	$(BIN)/pytest -rs tests/live
 
-# One process for each core: a process plays many sessions at once.
-matrix: $(DEVELOPER) ## let sessions meet every fault of a model's vendor, and long sessions change vendors: some minutes
-	MATRIX=1 $(BIN)/pytest --numprocesses=auto tests/faults/matrix
+# One process for each core: a process of the matrix plays many sessions at once.
+matrix: $(DEVELOPER) ## run what `make test` leaves out: every fault of a model's vendor, long sessions, more kills
+	$(BIN)/pytest --numprocesses=auto -m wide
 
 # Also SESSIONS, SEED, REPORT=<file>, and BUSY=1, which keeps all cores busy with another program.
 MINUTES ?= 3

@@ -65,16 +65,14 @@ class Program:
             self._log_start = output.tell()
             # -I and -S: the script needs only the standard library and starts four times as fast without the rest.
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", die_with_parent.__file__, str(os.getpid())),
+                *(sys.executable, "-I", "-S", die_with_parent.__file__, str(os.getpid()), f"{self._umask:o}"),
                 *self.command,
                 stdin=DEVNULL,
                 stdout=output,
                 stderr=STDOUT,
                 env=self.env,
                 cwd=self.folder,
-                umask=self._umask,
                 pass_fds=keep_open,
-                process_group=0,
             )
 
     async def wait(self) -> int:
@@ -110,7 +108,10 @@ class Program:
     def _signal(self, number: signal.Signals) -> None:
         if self._process and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, number)
+                try:
+                    os.killpg(self._process.pid, number)
+                except ProcessLookupError:  # it begins its group a moment after its start
+                    os.kill(self._process.pid, number)
 
 
 _EVERY_PROGRAM = frozenset({"HOME", "PATH", "TMPDIR", "TZ"})

@@ -17,7 +17,7 @@ from tests.ops.conftest import needs_linux
 from tests.processes.forked import PIPE, STDOUT, fork, forked_commands
 from tests.waiting import until
 
-pytestmark = [pytest.mark.campaign, needs_linux, pytest.mark.timeout(1_200)]
+pytestmark = [needs_linux, pytest.mark.timeout(1_200)]
 
 SHORT = Options(
     minutes=5,

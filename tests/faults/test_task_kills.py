@@ -26,7 +26,7 @@ PARENT = [
 TASK = [answer("I pay.", ("pay", {})), answer("The goods are paid for.")]
 
 
-@pytest.mark.parametrize("in_the_task", ["pay begins", "pay has run"])
+@pytest.mark.parametrize("in_the_task", ["pay begins", pytest.param("pay has run", marks=pytest.mark.wide)])
 async def test_tsk_5_there_is_one_task_and_one_answer_if_the_parent_or_task_worker_dies(
     temporal: Client, tmp_path: Path, in_the_task: str
 ) -> None:

@@ -13,7 +13,6 @@ SHORT = Options(minutes=0.1, people=4, events=("new key", "gateway killed", "rem
 """An admin, an approver, a writer and a reader in each of three tenants, all by HTTP."""
 
 
-@pytest.mark.campaign
 @needs_linux
 async def test_api_4_a_day_of_three_tenants_exceeds_no_permissions(tmp_path):
     with forked_commands():  # `make team-day` executes them

@@ -53,7 +53,8 @@ class ForkedProcess:
     async def communicate(self, input: bytes | None = None) -> tuple[bytes, bytes]:
         """Write `input`; return standard output and standard error once the process has ended."""
         if self.stdin is not None:
-            self.stdin.write(input or b"")
+            if input:
+                self.stdin.write(input)
             self.stdin.close()
         out, err = [stream.read() if stream else no_bytes() for stream in (self.stdout, self.stderr)]
         outputs = await asyncio.gather(out, err)

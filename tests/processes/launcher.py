@@ -20,14 +20,15 @@ OWN_COMMAND = [sys.executable, "-P", "-m", "turnkeeper.cli"]
 """The beginning of what `turnkeeper.ops.local.supervisor.own_command` returns."""
 
 
-def main(parent: int, command: list[str]) -> None:
+def main(parent: int, umask: str, command: list[str]) -> None:
     """Be `command`, which ends with the process `parent`."""
     sys.path.insert(0, str(Path(__file__).parents[2] / "ops" / "local"))
     import die_with_parent
 
     address = os.environ.get(FORK_SERVER)
     if address is None or command[: len(OWN_COMMAND)] != OWN_COMMAND:
-        die_with_parent.main(parent, command)
+        die_with_parent.main(parent, umask, command)
+    die_with_parent.prepare(umask)
     status = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     status.connect(f"\0{address}")
     send_request(status, command[len(OWN_COMMAND) :])
@@ -68,4 +69,4 @@ def is_inherited(descriptor: int) -> bool:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2:])
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[3:])

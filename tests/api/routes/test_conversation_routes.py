@@ -141,12 +141,14 @@ async def test_api_1_one_chat_request_starts_or_continues_a_session(http: AsyncC
     assert (await http.get(f"/workflow/{session}")).json()["user"] == "bob"
 
 
-async def test_api_1_a_session_id_cannot_be_reused_after_the_session_has_ended(http: AsyncClient) -> None:
+async def test_api_1_a_session_id_cannot_be_reused_after_the_session_has_ended(
+    http: AsyncClient, env: Environment
+) -> None:
     session = fresh()
     assert (await http.post("/workflow", json={"id": session})).status_code == 201
     assert (await http.post("/workflow", json={"id": session})).status_code == 409
     await http.post(f"/workflow/{session}/end")
-    await http.get(f"/workflow/{session}/conversation", params={"wait": 10, "since_revision": 1})
+    await env.client.get_workflow_handle(session).result()
     again = await http.post("/workflow", json={"id": session})
     assert (again.status_code, again.json()["type"]) == (409, "urn:turnkeeper:problem:session-exists")
     started = await http.post(f"/workflow/{session}/prompt?start=true", json={"message": "hi"})

@@ -1,10 +1,9 @@
 """Whatever a model's vendor does, its session answers within its next two turns (AGT-3, AGT-9).
 
-The ordinary test run plays about 40 rows and a session of 15 turns; `make matrix` plays all rows and long sessions.
+The ordinary test run plays about 40 rows and a session of 15 turns; wide tests play all rows and long sessions.
 """
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
@@ -16,12 +15,12 @@ from tests.faults.matrix.long_sessions import long_session
 from tests.faults.matrix.playing import Outcome, Row, played
 from tests.faults.matrix.rows import all_rows, batches, sample
 
-IS_WHOLE = bool(os.environ.get("MATRIX"))
-"""True if all rows are run."""
-
-BATCHES = batches(all_rows() if IS_WHOLE else sample())
-SEEDS = range(1, 13) if IS_WHOLE else range(1, 2)
-TURNS = 60 if IS_WHOLE else 15
+BATCHES = [
+    pytest.param(rows, marks=marks, id=f"{name} {number}: {rows[0].id}")
+    for name, chosen, marks in (("sample", sample(), ()), ("all", all_rows(), pytest.mark.wide))
+    for number, rows in enumerate(batches(chosen))
+]
+SESSIONS = [(1, 15), *(pytest.param(seed, 60, marks=pytest.mark.wide) for seed in range(1, 13))]
 
 Record = Callable[[str, object], None]
 
@@ -32,7 +31,7 @@ def check(outcomes: Sequence[Outcome], record_property: Record) -> None:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("batch", BATCHES, ids=[f"{number}: {rows[0].id}" for number, rows in enumerate(BATCHES)])
+@pytest.mark.parametrize("batch", BATCHES)
 async def test_agt_9_a_session_recovers_within_two_turns_from_any_fault(
     temporal: Client, batch: list[Row], record_property: Record
 ) -> None:
@@ -40,11 +39,11 @@ async def test_agt_9_a_session_recovers_within_two_turns_from_any_fault(
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("seed", "turns"), SESSIONS)
 async def test_agt_3_a_long_session_with_all_vendors_sends_valid_requests(
-    temporal: Client, seed: int, record_property: Record
+    temporal: Client, seed: int, turns: int, record_property: Record
 ) -> None:
-    check([await long_session(temporal, seed=seed, turns=TURNS)], record_property)
+    check([await long_session(temporal, seed=seed, turns=turns)], record_property)
 
 
 def test_agt_9_the_matrix_has_rows_for_every_vendor() -> None:

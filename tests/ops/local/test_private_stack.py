@@ -93,12 +93,12 @@ def loaded_files(pid: int) -> str:
 async def running(folder: Path, env: dict[str, str]) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run `turnkeeper up` in `folder`, with a umask that would leave new files open to all."""
     process = await asyncio.create_subprocess_exec(
+        *("/bin/sh", "-c", 'umask 0; exec "$@"', "sh"),
         *own_command("up"),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         cwd=folder,
         env=env,
-        umask=0,
     )
     try:
         async with asyncio.timeout(BOUND):

@@ -44,7 +44,7 @@ class RedisServer:
     def start(self) -> None:
         """Start it and wait until it is ready."""
         options = ["--port", str(self._port), "--bind", LOOPBACK, "--save", "", "--requirepass", self._password]
-        command = [sys.executable, die_with_parent.__file__, str(os.getpid()), self._program, *options]
+        command = [sys.executable, die_with_parent.__file__, str(os.getpid()), "77", self._program, *options]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd="/")
         # It loads nothing, so it answers as soon as it can be reached.
         with Redis.from_url(self.url, retry=Retry(ConstantBackoff(0.02), int(SECONDS / 0.02))) as redis:

@@ -16,7 +16,9 @@ from turnkeeper.stores.partials.factory import carrier_factory
 WORDS = " ".join(f"word{number}" for number in range(30))
 
 
-@pytest.mark.parametrize("kind", CARRIERS)
+@pytest.mark.parametrize(
+    "kind", [CARRIERS[0], *(pytest.param(other, marks=pytest.mark.wide) for other in CARRIERS[1:])]
+)
 async def test_agt_5_the_attempt_after_a_killed_worker_replaces_its_output(
     request: pytest.FixtureRequest, temporal: Client, state_dir: Path, kind: str
 ) -> None:

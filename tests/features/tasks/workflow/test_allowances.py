@@ -98,6 +98,7 @@ async def test_tsk_5_one_cap_of_tokens_bounds_a_turn_and_its_tasks(env: Environm
     )
 
 
+@pytest.mark.wide
 async def test_tsk_5_one_cap_of_cost_bounds_tasks_of_tasks_in_many_runs(env: Environment) -> None:
     tree(env, fans=[3, 3], steps=25)
     session = await env.start(limited(max_cost_per_turn=2.0, max_history_events=50))
