@@ -67,7 +67,7 @@ class _Agents(CommandsFeature):
             except AgentFileError as error:
                 if not settings.agents_reload:
                     raise SettingsError(str(error)) from error
-                print_line(f"{error} Save it again when it is fixed.")
+                print_line(f"{str(error).removesuffix('.')}. Save it again when it is fixed.")
                 await saved(settings.agents)
                 continue
             self._is_read = True

@@ -26,7 +26,7 @@ from turnkeeper.stores.stores import Stores
 MAX_PAUSE_SECONDS = 30.0
 """The longest pause between two tries to register, while the store is down."""
 
-NOT_RELOADED = "was not reloaded: {error} Its earlier code is used."
+NOT_RELOADED = "was not reloaded: {error}. Its earlier code is used."
 
 _log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class Registrar:
             described = await read_agents(self._file)
         except AgentFileError as error:
             _log.error("no agents are registered: %s", error)  # the message says it all
-            self._tools.note_problem(name, NOT_RELOADED.format(error=error))
+            self._tools.note_problem(name, NOT_RELOADED.format(error=str(error).removesuffix(".")))
             self._files = [*self._files, *neighbours(self._file)]
             return None
         self._tools.note_problem(name, "")
