@@ -58,9 +58,14 @@ class AgentDirectory(AgentSource):
         return await read_store(self._versions.find(name, number), until=seconds_from_now(self._timeouts.request))
 
     async def add(self, name: str, data: AgentData, *, now: datetime) -> AgentVersion:
-        """Make a version and return it; data that a version has already is that version."""
+        """Make a version and return it; data that a version has already is that version.
+
+        Raises 422 for data that no session could have, and `RejectedError`, which names the limit.
+        """
         if name == PLAIN:
             raise invalid("name", f"{PLAIN!r} is what the settings say")
+        settings = self._settings
+        data.configuration(name, SessionInput(limits=settings.limits, history=settings.history))
         data = AgentData.model_validate(data.model_dump(exclude_unset=True))
         return await read_store(self._versions.add(name, data, now=now), until=seconds_from_now(self._timeouts.request))
 

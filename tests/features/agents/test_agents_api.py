@@ -132,6 +132,8 @@ async def test_agn_2_a_caller_cannot_change_an_agents_tools_or_instructions(http
 async def test_agn_4_wrong_data_names_its_field(http: AsyncClient) -> None:
     answer = await http.put("/agents/weather", json={"instructions": "x", "limits": {"max_steps": -1}})
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "limits.max_steps")
+    answer = await http.put("/agents/weather", json={**WEATHER, "model": "acme:big"})
+    assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "model")
     assert (await http.put("/agents/default", json=WEATHER)).status_code == 422
     await defined(http, handoffs=["nobody"])
     answer = await http.post("/workflow", json={"agent": "weather"})
