@@ -33,7 +33,7 @@ Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
 
 def access(needed: Access, *, max_body: Callable[[Settings], int] | None = None) -> Callable[[Endpoint], Endpoint]:
-    """Say beside a route's function what it needs; one without this is refused to everybody.
+    """Declare what a route's function needs; a route without this is refused to everybody.
 
     `max_body`: the bytes of its body, if they depend on the settings; otherwise it is the route's `max_body_size`.
 

@@ -34,8 +34,6 @@ WINDOWS = {
     "window and summaries": ConversationHistoryConfig(summarize_on_trim=True),
 }
 
-BAR = 40
-
 
 @dataclass(frozen=True)
 class Size:
@@ -135,7 +133,6 @@ def _one_turn() -> list[str]:
 
 
 def _all_turns(columns: Mapping[str, list[Size]]) -> list[str]:
-    most = max(size.tokens for column in columns.values() for size in column)
     return [
         f"## Over {TURNS} turns",
         "",
@@ -145,10 +142,6 @@ def _all_turns(columns: Mapping[str, list[Size]]) -> list[str]:
         f"| turn | {' | '.join(f'messages, {name} | tokens, {name}' for name in WINDOWS)} |",
         f"|---|{'---|---|' * len(WINDOWS)}",
         *(_row_of_turn(number, [column[number - 1] for column in columns.values()]) for number in range(1, TURNS + 1)),
-        "",
-        "```text",
-        *(line for name, column in columns.items() for line in _plot(name, column, most)),
-        "```",
         "",
     ]
 
@@ -178,14 +171,6 @@ def _row_of_turn(number: int, columns: list[Size]) -> str:
 def _row_of_calls(calls: int) -> str:
     column = sizes(WINDOWS["no window"], calls=calls)
     return f"| {calls} | {2 * calls + 2} | {column[-1].messages + 1} | {column[-1].tokens:,} |"
-
-
-def _plot(name: str, column: list[Size], most: int) -> Iterator[str]:
-    yield f"tokens of the newest request, {name}"
-    for number in range(1, TURNS + 1, 2):
-        tokens = column[number - 1].tokens
-        yield f"{number:>4} {'#' * max(1, round(BAR * tokens / most))} {tokens:,}"
-    yield ""
 
 
 if __name__ == "__main__":

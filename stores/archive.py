@@ -1,8 +1,8 @@
 """The archive: the oldest turns of sessions, and early steps of long turns (SES-15).
 
-Theory of operation. A session drops turns after they are stored, so the archive has the only copy, without gaps: turns
-are numbered from 1, steps of a turn from 0, and nothing is written unless everything before it is there. So an empty or
-wrong database rejects the tail of a transcript instead of accepting it.
+A session drops turns after they are stored, so the archive has the only copy, without gaps: turns are numbered from 1,
+steps of a turn from 0, and nothing is written unless everything before it is there. So an empty or wrong database
+rejects the tail of a transcript instead of accepting it.
 """
 
 from collections.abc import Sequence

@@ -1,10 +1,10 @@
 """The index of sessions, by which they are listed and searched (API-1, docs/decisions/0049).
 
-Theory of operation. Many write, in any order, and late: gateways at a start, workers with each model call and at the
-end, gateways again when they compare the index with Temporal's list of sessions. A row that a session itself has sent
-has the session's revision. It is replaced by a row of the same session with the same or a later revision, or by one of
-a session that has started later with the same id. All others only add what is missing: a row where there is none
-(revision 0), or the end of a session that is listed as open.
+Many write, in any order, and late: gateways at a start, workers with each model call and at the end, gateways again
+when they compare the index with Temporal's list of sessions. A row that a session itself has sent has the session's
+revision. It is replaced by a row of the same session with the same or a later revision, or by one of a session that has
+started later with the same id. All others only add what is missing: a row where there is none (revision 0), or the end
+of a session that is listed as open.
 
 The index is never the only copy of anything: a lost write is repaired later, and no session waits for it.
 

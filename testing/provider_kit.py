@@ -208,8 +208,8 @@ async def every_fault_has_its_type(make: Callable[[], FaultServer]) -> None:
 
 def _key_in(headers: dict[str, str]) -> str:
     """Return the key of a request, which no error may name."""
-    sent = headers.get("authorization") or headers.get("x-api-key") or headers.get("api-key") or ""
-    return sent.rpartition(" ")[2] or "\0"
+    header = headers.get("authorization") or headers.get("x-api-key") or headers.get("api-key") or ""
+    return header.rpartition(" ")[2] or "\0"
 
 
 async def a_time_to_wait_is_passed_on(make: Callable[[], FaultServer]) -> None:
@@ -455,12 +455,12 @@ async def an_answer_that_breaks_off_has_cost_what_was_read_and_written(make: Cal
 async def a_call_that_breaks_off_has_cost_its_arguments(make: Callable[[], FaultServer]) -> None:
     async with connected(make) as caller:
         whole = caller.server.reply(Answer(calls=[Call("c1", "look", {"at": "x" * 400})]))
-        written = []
+        counts = []
         for chunks in range(1, len(whole.chunks) - 1):
             caller.server.script(whole.cut_after(chunks))
             await caller.failure()
-            written.append(caller.meter.written_chars)
-        assert max(written) > 200, "`arguments_in` does not find the arguments"
+            counts.append(caller.meter.written_chars)
+        assert max(counts) > 200, "`arguments_in` does not find the arguments"
 
 
 async def what_it_lacks_is_named(make: Callable[[], FaultServer]) -> None:

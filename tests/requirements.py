@@ -133,9 +133,7 @@ MISSING = {
     "OPS-8": "worker versioning (pinned, upgrade at continue-as-new, idle sessions moved).",
     "OPS-10": "a disk that is full, steps of the clock, the figures of a long soak.",
     "OPS-11": (
-        "`the same with tools that are activities` (turns a second), `history of a 210-turn session`, "
-        "`continue-as-new in it`, `memory of all its processes, shared pages once`; of other libraries `turns a "
-        "second, 32 sessions, to OpenAI Agents`. "
+        "the results that are marked **no** in [the table](../benchmarks/RESULTS.md). "
         "[What was tried](scaling.md#goals-that-are-not-reached) for each of them."
     ),
     "OPS-12": "pip-audit and bandit in `.ci/run`.",
@@ -173,18 +171,15 @@ def files_by_id(tests: Iterable[NamedTest]) -> dict[str, list[str]]:
 def page(tests: Iterable[NamedTest]) -> str:
     """Return the page with the files of these tests."""
     files = files_by_id(tests)
-    parts = [HEAD]
+    lines = [HEAD.rstrip()]
     for requirement, sentence in SENTENCES.items():
         area, _, number = requirement.partition("-")
         if number == "1":
-            parts.append(f"## {AREAS[area]}\n")
-        parts.append(f"### {requirement}\n\n{sentence}\n")
-        if requirement in MISSING:
-            parts.append(f"*Not yet:* {MISSING[requirement]}\n")
-        if requirement in files:
-            links = [f"[{file.removesuffix('.py')}](../tests/{file})" for file in files[requirement]]
-            parts.append(f"Tests: {', '.join(links)}\n")
-    return "\n".join(parts)
+            lines += ["", f"## {AREAS[area]}", "", "| id | promise | tests |", "|---|---|---|"]
+        missing = f" *Not yet:* {MISSING[requirement]}" if requirement in MISSING else ""
+        links = ", ".join(f"[{file.removesuffix('.py')}](../tests/{file})" for file in files.get(requirement, ()))
+        lines.append(f"| {requirement} | {sentence}{missing} | {links} |")
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """`AgenticAIWorkflow`: one workflow is one conversation.
 
-Theory of operation. Handlers only write into the session (`models/session/session.py`) and return; only the main
-loop acts. It takes the next prompt, runs its turn to the end (`workflows/turn/turn_runner.py`), and continues as new
-when the history has grown (SES-14), also in the middle of a turn. So prompts can arrive at any time, are processed one
-at a time, and continue-as-new never interrupts a handler. Two background tasks move the oldest turns to the archive
+Handlers only write into the session (`models/session/session.py`) and return; only the main loop acts. It takes the
+next prompt, runs its turn to the end (`workflows/turn/turn_runner.py`), and continues as new when the history has grown
+(SES-14), also in the middle of a turn. So prompts can arrive at any time, are processed one at a time, and
+continue-as-new never interrupts a handler. Two background tasks move the oldest turns to the archive
 (`workflows/archiving.py`), and park prompts there that a run can't carry over (`workflows/parking.py`).
 
 Arguments are parsed here, not by Temporal: it would silently drop a malformed signal, or fail the workflow task for

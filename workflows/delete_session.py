@@ -1,8 +1,8 @@
 """`DeleteSession`: one workflow deletes one session permanently (API-1, docs/decisions/0042).
 
-Theory of operation. The workflow id, `<session>/delete`, is the lock: only one deletion of a session can run, whichever
-gateway starts it. Its progress is the receipt, as a query while it runs and as its result afterwards. Its history has
-nothing of the conversation.
+The workflow id, `<session>/delete`, is the lock: only one deletion of a session can run, whichever gateway starts it.
+Its progress is the receipt, as a query while it runs and as its result afterwards. Its history has nothing of the
+conversation.
 
 A session's id can be used again when Temporal has deleted the last run; from then on, data under it in the stores
 belongs to the new session. So the stores are cleared first, while the terminated session still has its id, and the

@@ -2,9 +2,9 @@
 
 The workflow task that last changed the session (SES-12).
 
-Theory of operation. The only thing that workflow code knows of its task is its start time, `workflow.time_ns`. The task
-of a rejected update leaves no event, so what counts is the last task that changed something. It is recorded with the
-change, since in a query the length of the history also counts events after the task.
+The only thing that workflow code knows of its task is its start time, `workflow.time_ns`. The task of a rejected update
+leaves no event, so what counts is the last task that changed something. It is recorded with the change, since in a
+query the length of the history also counts events after the task.
 
 A worker that gets a query may also get events that belong to no completed task: those of a task that another worker is
 processing and may lose, and those without a task. It applies them before it answers. Events without a task have the

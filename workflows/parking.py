@@ -1,9 +1,9 @@
 """Parks prompts that the next run can't carry in the archive, fetches them again, and moves old fates there.
 
-Theory of operation. A background task does one of these at a time, for as long as the run lasts. When the history has
-grown, it parks the surplus of the queue; when few prompts wait before the parked ones, it fetches the next; it moves
-fates beyond the last 200 in batches (SES-6). The session continues as new only when none of this is pending and the
-next run can carry the rest.
+A background task does one of these at a time, for as long as the run lasts. When the history has grown, it parks the
+surplus of the queue; when few prompts wait before the parked ones, it fetches the next; it moves fates beyond the last
+200 in batches (SES-6). The session continues as new only when none of this is pending and the next run can carry the
+rest.
 
 The session drops data only after the archive has it, and the archive only after the session has recorded that it is
 back. While the archive is down, the run continues: every turn makes the queue shorter.

@@ -1,6 +1,6 @@
 r"""A client's copy of a conversation, updated by the rules of SES-12, without any I/O.
 
-Theory of operation. The gateway returns what is new since a cursor; the copy applies it and has the next cursor:
+The gateway returns what is new since a cursor; the copy applies it and has the next cursor:
 
     reset     drop all turns
     updated   replace the turns with those ids

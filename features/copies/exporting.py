@@ -1,8 +1,8 @@
 """Exports: a session as one JSON document, or as Markdown for people (SES-18).
 
-Theory of operation. One query gives the configuration, the newest turns and the model's context, all of the same
-moment; the archive has the turns before, which never change. So the document is written as it is sent, and the gateway
-has a small part of it in memory. If the archive fails in the middle, the connection ends in the middle of the JSON.
+One query gives the configuration, the newest turns and the model's context, all of the same moment; the archive has the
+turns before, which never change. So the document is written as it is sent, and the gateway has a small part of it in
+memory. If the archive fails in the middle, the connection ends in the middle of the JSON.
 """
 
 from base64 import b64encode

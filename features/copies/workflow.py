@@ -1,9 +1,9 @@
 """`CopySession`: the first run of a session that is a copy of another, or an import (SES-18, docs/decisions/0064).
 
-Theory of operation. The workflow has the id of the new session, so the id is taken as soon as the copy begins, and all
-that is stored under it is the copy's. When everything is stored, the workflow continues as new as the session. So the
-session gets its state as always from the run before, and is there whole or not at all. A copy that fails deletes what
-it has stored. Its receipt is what Temporal says of it: its type, its status and its memo (`CopyMemo`).
+The workflow has the id of the new session, so the id is taken as soon as the copy begins, and all that is stored under
+it is the copy's. When everything is stored, the workflow continues as new as the session. So the session gets its state
+as always from the run before, and is there whole or not at all. A copy that fails deletes what it has stored. Its
+receipt is what Temporal says of it: its type, its status and its memo (`CopyMemo`).
 
 Prompts that arrive meanwhile wait for the session. If they are more than Temporal carries over, they are parked first.
 

@@ -1,9 +1,9 @@
 """What leaves a model view: which entries, those that wait for the next summary, and the notes of what is left out.
 
-Theory of operation of the notes (CTX-17). Entries have the numbers of their turns and steps, which count without gaps.
-So what is missing between two neighbours follows from the two alone: turns, steps of one turn, or the answer of the
-earlier one. Nothing is counted or carried, a note can't become stale, and appending an entry never changes an earlier
-note. A summary stands where the first turns are missing, in place of their note.
+Notes (CTX-17): entries have the numbers of their turns and steps, which count without gaps. So what is missing between
+two neighbours follows from the two alone: turns, steps of one turn, or the answer of the earlier one. Nothing is
+counted or carried, a note can't become stale, and appending an entry never changes an earlier note. A summary stands
+where the first turns are missing, in place of their note.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,9 +1,9 @@
 """The model view: the messages sent to the model, made from the transcript (CTX-4, CTX-17).
 
-Theory of operation. The view is a list of entries (`view_entries.py`), each a whole group of messages: a user message,
-or a model step with the results of its calls. Between two evictions the view only grows at its end, so the prefix that
-a vendor caches stays the same, byte for byte. An eviction drops a block of entries and opens a new *segment*: opaque
-provider state of earlier steps is bound to the old prefix and no longer sent.
+The view is a list of entries (`view_entries.py`), each a whole group of messages: a user message, or a model step with
+the results of its calls. Between two evictions the view only grows at its end, so the prefix that a vendor caches stays
+the same, byte for byte. An eviction drops a block of entries and opens a new *segment*: opaque provider state of
+earlier steps is bound to the old prefix and no longer sent.
 
 What the model reads is true:
 

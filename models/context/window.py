@@ -1,10 +1,10 @@
 """The sliding window: which messages the model still sees when there are too many (CTX-1 to CTX-4).
 
-Theory of operation. Messages are divided into *groups*: an assistant message with tool calls and the results that
-follow it are one group, every other message is a group of its own. Only whole groups are kept or evicted, so no call
-loses its result. Three kinds of group always stay: those that reach into the first `preserve_first_n` messages (the
-head), those that reach into the last `preserve_last_n` (the tail), and those with a pinned message. The rest of
-`max_messages` goes to the latest other groups, without gaps: the first one that does not fit ends it.
+Messages are divided into *groups*: an assistant message with tool calls and the results that follow it are one group,
+every other message is a group of its own. Only whole groups are kept or evicted, so no call loses its result. Three
+kinds of group always stay: those that reach into the first `preserve_first_n` messages (the head), those that reach
+into the last `preserve_last_n` (the tail), and those with a pinned message. The rest of `max_messages` goes to the
+latest other groups, without gaps: the first one that does not fit ends it.
 
 This rule covers all of CTX-2 and CTX-3. If head and tail, extended to whole groups, leave no room, only they stay; if
 they meet, nothing can be evicted.

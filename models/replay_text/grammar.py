@@ -1,9 +1,9 @@
 r"""The grammar of the replay text: a conversation as text that people read and models continue (CTX-12).
 
-Theory of operation. The text is a list of blocks, section headers and events, with a blank line between them. A block
-starts at a structural line, a header or `$user:` and the like, and ends before the next one. So structural lines alone
-divide the text. An event cannot forge one: in an event, every line after the first that looks structural gets a leading
-backslash, one more if it already has some. Only `\n` ends a line.
+The text is a list of blocks, section headers and events, with a blank line between them. A block starts at a structural
+line, a header or `$user:` and the like, and ends before the next one. So structural lines alone divide the text. An
+event cannot forge one: in an event, every line after the first that looks structural gets a leading backslash, one more
+if it already has some. Only `\n` ends a line.
 
 `parse_replay` is the exact inverse of `render_replay`. It also accepts a little more, since people and models write
 such texts too: a call's JSON may have any spacing, key order, escapes and number format (of a duplicate key, the last

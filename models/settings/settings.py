@@ -3,7 +3,7 @@
 A value given in code beats an environment variable `TURNKEEPER_*`, which beats `turnkeeper.toml` in the working
 directory (or the file named by `TURNKEEPER_CONFIG`), which beats the default. Nested settings are tables in the file
 and double underscores in the environment: `limits.max_steps`, `TURNKEEPER_LIMITS__MAX_STEPS`. The tables of
-`docs/settings.md` are made from the docstrings here (`python -m docs.settings`). A Temporal server other than the
+`docs/settings.md` are made from the docstrings here (`python -m docs.reference`). A Temporal server other than the
 embedded one is configured in Temporal's own way: `TEMPORAL_*` and `temporal.toml` (`stores/temporal/connection.py`).
 """
 

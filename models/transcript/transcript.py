@@ -1,9 +1,9 @@
 """The turns of a session, and the pages and updates that clients get (SES-2, SES-11, SES-12).
 
-Theory of operation. Every change of the conversation raises the session's revision, and a turn has the revision of its
-last change. Turns are recorded one after another and an ended turn never changes, so revisions grow along the
-transcript: what changed since a revision is a tail, found by walking back from the end. The cost of a page or an update
-therefore depends on its own size, not on the length of the conversation.
+Every change of the conversation raises the session's revision, and a turn has the revision of its last change. Turns
+are recorded one after another and an ended turn never changes, so revisions grow along the transcript: what changed
+since a revision is a tail, found by walking back from the end. The cost of a page or an update therefore depends on its
+own size, not on the length of the conversation.
 
 The oldest turns may be in the archive only (SES-15). Positions count from the session's first turn.
 """

@@ -1,10 +1,10 @@
 """A worker as a child process: when it dies, its running activities fail at once (OPS-10).
 
-Theory of operation. A worker reports each activity that it starts and ends, with its task token, through a pipe. What
-it wrote before its death can still be read, so the activities that are open when the process has ended have no worker
-any more. We report them to Temporal as failed. Temporal then starts the next attempt after the retry interval instead
-of the heartbeat timeout, and an activity with a single attempt fails. If no attempt may follow, the failure carries
-the details of the last heartbeat, as Temporal's own timeout would: what a model had written (SES-9).
+A worker reports each activity that it starts and ends, with its task token, through a pipe. What it wrote before its
+death can still be read, so the activities that are open when the process has ended have no worker any more. We report
+them to Temporal as failed. Temporal then starts the next attempt after the retry interval instead of the heartbeat
+timeout, and an activity with a single attempt fails. If no attempt may follow, the failure carries the details of the
+last heartbeat, as Temporal's own timeout would: what a model had written (SES-9).
 
 Only a death counts: a worker that hangs or has lost its connection may still complete its activities. Temporal rejects
 a token whose attempt has ended, so a lost report does no harm: without the start, the heartbeat timeout applies;
@@ -66,7 +66,7 @@ Fail = Callable[[Sequence[RunningActivity]], Coroutine[Any, Any, None]]
 
 
 class WorkerProgram(Program):
-    """A worker process whose activities fail when it dies; see the theory of operation above."""
+    """A worker process whose activities fail when it dies, as said above."""
 
     def __init__(self, command: Sequence[str], *, fail: Fail, log: Path, **options: Any) -> None:
         """`command` is a `turnkeeper worker`; `fail` fails activities of its server; `options` are `Program`'s."""

@@ -1,9 +1,9 @@
 """The database of archive and large texts (SES-15).
 
-Theory of operation. A store can fail in any way at any time without harm to a session: every failure becomes one
-exception, and so does an operation that takes longer than `OPERATION_SECONDS`. A thread that reads from a dead disk
-can't be stopped. So an operation is a task of its own: its caller stops waiting, and the task later commits nothing and
-closes its connection. It keeps its slot until then, so at most `MAX_OPERATIONS` wait for a dead disk.
+A store can fail in any way at any time without harm to a session: every failure becomes one exception, and so does an
+operation that takes longer than `OPERATION_SECONDS`. A thread that reads from a dead disk can't be stopped. So an
+operation is a task of its own: its caller stops waiting, and the task later commits nothing and closes its connection.
+It keeps its slot until then, so at most `MAX_OPERATIONS` wait for a dead disk.
 
 A running operation is not cancelled: the traceback of the cancellation would refer to the statement, and SQLite would
 keep its file open and locked until garbage collection.

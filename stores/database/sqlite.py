@@ -1,6 +1,6 @@
 """The store in one SQLite file: the settings of its connections, and why.
 
-Theory of operation. Worker and gateway use the file at the same time, and people copy it, move it and run out of disk.
+Worker and gateway use the file at the same time, and people copy it, move it and run out of disk.
 
 - Every transaction opens and closes the file (`NullPool`). So a moved, replaced or damaged file is noticed at once, and
   a restored one works without a restart. That costs about a millisecond.

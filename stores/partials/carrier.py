@@ -1,10 +1,10 @@
 """Carriers bring partial output from workers to gateways (AGT-5).
 
-Theory of operation. A worker publishes snapshots, each with the whole output so far; a gateway that follows a session
-has the newest snapshot and wakes its waiters when it changes. Nothing is queued: a slow or late client gets the newest
-snapshot and has missed nothing. So a carrier may lose or repeat snapshots. There are four: sockets on one machine
-(`over_sockets.py`), Redis (`over_redis.py`), heartbeats of the activity (`heartbeats.py`, which need only Temporal)
-and memory (`in_process.py`); `factory.py` chooses.
+A worker publishes snapshots, each with the whole output so far; a gateway that follows a session has the newest
+snapshot and wakes its waiters when it changes. Nothing is queued: a slow or late client gets the newest snapshot and
+has missed nothing. So a carrier may lose or repeat snapshots. There are four: sockets on one machine
+(`over_sockets.py`), Redis (`over_redis.py`), heartbeats of the activity (`heartbeats.py`, which need only Temporal) and
+memory (`in_process.py`); `factory.py` chooses.
 
 A failing carrier only means that clients see less. It never fails or delays the answer itself.
 """

@@ -1,9 +1,8 @@
 """Partial output through Redis: within milliseconds, and without requests to Temporal (AGT-5).
 
-Theory of operation. The newest snapshot of a session is stored in a key that expires and published in a channel of the
-same name, for late and for current followers. One task of the worker sends the new snapshots of all its sessions in one
-batch; after a failure it sends the newest ones later. A gateway has one connection per session that is watched while it
-is processed.
+The newest snapshot of a session is stored in a key that expires and published in a channel of the same name, for late
+and for current followers. One task of the worker sends the new snapshots of all its sessions in one batch; after a
+failure it sends the newest ones later. A gateway has one connection per session that is watched while it is processed.
 
 Redis may be down, restarted empty or unreachable at any time. Only the tasks here wait for it: they retry with newer
 data. Its error messages may contain keys and texts, so only the kind of an error is logged.

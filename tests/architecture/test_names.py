@@ -12,7 +12,10 @@ import pytest
 from tests.named_tests import named_tests
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("activities", "api", "benchmarks", "clients", "docs", "models", "ops", "stores", "tests", "workflows")
+FOLDERS = (
+    *("activities", "api", "benchmarks", "clients", "docs", "features", "models", "ops", "stores", "testing", "tests"),
+    "workflows",
+)
 FILES = sorted(
     path.relative_to(ROOT).as_posix()
     for path in (*ROOT.glob("*.py"), *(path for name in FOLDERS for path in (ROOT / name).rglob("*.py")))
@@ -54,11 +57,13 @@ PHRASES = {
     "mends": "fixes",
     "mended": "fixed",
     "in good order": "what is right",
+    "theory of operation": "what it is",
 }
 """What docstrings and comments don't say, and what they say instead."""
 
 TEST_IDIOMS = re.compile(
-    r"_(anew|as_it_is|came_of|for_good|goes?_on|in_vain|mend(s|ed)?|nobody|tells?|told|wedges?|what_is_no|whoever)(_|$)"
+    r"_(anew|as_it_is|came_of|for_good|given|goes?_on|in_vain|is_lost|kept|known_ones|mend(s|ed)?|nobody|tells?|told|"
+    r"wedges?|what_is_no|whoever|whose)(_|$)"
 )
 """What the names of tests don't say, beside the banned words of other names."""
 

@@ -1,6 +1,6 @@
 """Our own worker, and the place where it is to die.
 
-Theory of operation. A turn passes named points, each of them once:
+A turn passes named points, each of them once:
 
     prompt p2 arrives               in the workflow task that takes a prompt up
     pay is scheduled                in the workflow task that asks for an activity, before Temporal hears of it

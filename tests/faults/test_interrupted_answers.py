@@ -47,7 +47,7 @@ async def test_ses_9_a_stop_does_not_wait_for_a_dead_worker(
     await check_replay(session)
 
 
-async def test_ses_9_the_partial_answer_of_a_dead_worker_is_kept_at_the_turns_time_limit(
+async def test_ses_9_a_turn_at_its_time_limit_has_the_partial_answer_of_a_dead_worker(
     temporal: Client, tmp_path: Path
 ) -> None:
     session, settings = await killed_in_mid_answer(temporal, tmp_path, turn_timeout=5)

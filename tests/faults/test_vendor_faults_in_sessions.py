@@ -218,7 +218,7 @@ async def test_agt_9_a_vendor_that_sends_only_pings_is_reported_with_the_limit(t
     assert "turn_timeout" not in (turn.error or "")
 
 
-async def test_agt_9_a_turn_whose_time_was_used_up_by_silence_reports_the_silence(temporal: Client) -> None:
+async def test_agt_9_a_turn_that_timed_out_by_silence_reports_the_silence(temporal: Client) -> None:
     pings = Reply.stream([b": ping\n\n"]).silent_after(1)
     async with WIRES["openai-chat"]() as wire, vendor_environment(temporal, wire) as env:
         wire.script(pings, pings, pings)

@@ -21,11 +21,11 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return script
 
 
-def test_api_6_a_program_that_is_not_on_the_path_is_given_by_its_path(program: Path) -> None:
+def test_api_6_a_program_that_is_not_on_the_path_is_printed_with_its_path(program: Path) -> None:
     assert command_line("chat", "--session", "a b") == ".venv/bin/turnkeeper chat --session 'a b'"
 
 
-def test_api_6_a_program_outside_of_the_folder_is_given_by_its_full_path(
+def test_api_6_a_program_outside_of_the_folder_is_printed_with_its_full_path(
     program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere = tmp_path / "elsewhere"
@@ -36,7 +36,7 @@ def test_api_6_a_program_outside_of_the_folder_is_given_by_its_full_path(
     assert command_line("chat") == "./turnkeeper chat"
 
 
-def test_api_6_a_program_that_the_shell_finds_is_given_by_its_name(
+def test_api_6_a_program_that_the_shell_finds_is_printed_by_its_name(
     program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     linked = tmp_path / "tools"

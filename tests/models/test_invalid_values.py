@@ -73,7 +73,7 @@ def test_api_2_the_rejection_of_an_unknown_role_lists_the_roles() -> None:
     ]
 
 
-def test_api_2_an_unknown_field_is_answered_with_the_known_ones_and_all_other_errors() -> None:
+def test_api_2_the_error_for_an_unknown_field_lists_the_valid_ones_and_other_errors() -> None:
     with pytest.raises(ValidationError) as refused:
         StartSession.model_validate({"id": "a b", "limits": {"max_steps": 0, "steps": 1}, "mood": "good"})
     reasons = {error["loc"]: reason_of(error) for error in refused.value.errors()}

@@ -35,7 +35,7 @@ def test_agt_4_a_malformed_or_unknown_model_is_rejected_with_field_and_value(mod
     assert refused.value.message.isascii()
 
 
-def test_agt_4_the_error_for_an_unknown_provider_lists_the_known_ones() -> None:
+def test_agt_4_the_error_for_an_unknown_provider_lists_the_valid_ones() -> None:
     with pytest.raises(RejectedError) as refused:
         split_model("nobody:x")
     assert f" the providers {', '.join(BUILT_IN_PROVIDERS)};" in refused.value.message

@@ -44,7 +44,7 @@ async def chat(session: DrivenSession, numbers: range, *, chars: int = 2_000) ->
             await session.idle(turns=number + 1)
 
 
-async def test_ses_15_the_oldest_turns_move_to_the_archive_and_nothing_is_lost(env: Environment) -> None:
+async def test_ses_15_the_oldest_turns_move_to_the_archive_without_a_gap(env: Environment) -> None:
     session = await env.start(SMALL)
     await chat(session, range(14))
     state = await session.until(lambda state: state.archived_count >= 6)

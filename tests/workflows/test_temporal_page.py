@@ -59,4 +59,4 @@ def test_ops_1_every_block_of_the_docs_writes_our_command_the_same_way() -> None
     pages = [DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md", *DOCS.glob("*.md")]
     blocks = [block for page in pages for block in re.findall(r"```(?:bash|sh)\n(.*?)```", page.read_text(), re.DOTALL)]
     lines = [line for block in blocks for line in block.splitlines()]
-    assert [line for line in lines if re.match(r"\s*turnkeeper ", line)] == []
+    assert [line for line in lines if re.search(r"(^\s*|\$\()turnkeeper ", line)] == []

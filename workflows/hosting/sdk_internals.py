@@ -4,12 +4,11 @@ Each use is listed below in `Use`, with its names and with what a worker does in
 checks them when it starts and logs what is missing; it works without them, but slower. `pyproject.toml` bounds the SDK
 to the releases with which this was tested.
 
-Theory of operation of the eviction. For a query without a workflow task, a worker gets the session's whole history and
-applies all of it before it answers. That includes events of a workflow task that is open at another worker, and events
-after the last workflow task. The SDK keeps this state and continues from it with the session's next workflow task.
-Other workers apply these events at another time and with another history length, so they may decide differently. Then
-the history can't be replayed any more. So the session is evicted if this may have happened, and replayed when it is
-next needed:
+Eviction: for a query without a workflow task, a worker gets the session's whole history and applies all of it before it
+answers. That includes events of a workflow task that is open at another worker, and events after the last workflow
+task. The SDK keeps this state and continues from it with the session's next workflow task. Other workers apply these
+events at another time and with another history length, so they may decide differently. Then the history can't be
+replayed any more. So the session is evicted if this may have happened, and replayed when it is next needed:
 
 - Events without a workflow task have the time of the previous one, but the history is longer. The worker evicts the
   session as soon as it has answered.
@@ -208,7 +207,7 @@ class Basis(NamedTuple):
 
 
 class EvictingRunner(UnsandboxedWorkflowRunner):
-    """Evicts sessions whose state is in doubt: the theory of operation above."""
+    """Evicts sessions whose state is in doubt, as said above."""
 
     def __init__(self, client: Client, *, stops_at_once: bool = True) -> None:
         self._client = client

@@ -2,10 +2,9 @@
 
 Waits for people's decisions on the calls of a step (AGT-8).
 
-Theory of operation. All approvals of a step are requested at once, so one timer serves them all. Each call then waits
-on its own, while others run, until a person decides through the update `resolve_approval`, or the time is over. A
-waiting call has no activity, so the session can continue as new meanwhile: calls, requests and decisions are part of
-the carried state.
+All approvals of a step are requested at once, so one timer serves them all. Each call then waits on its own, while
+others run, until a person decides through the update `resolve_approval`, or the time is over. A waiting call has no
+activity, so the session can continue as new meanwhile: calls, requests and decisions are part of the carried state.
 """
 
 import asyncio

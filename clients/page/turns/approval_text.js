@@ -14,7 +14,7 @@ export class ApprovalText {
 
   /** @param {string} text */
   constructor(text) {
-    // Left to right, whatever the text begins with; the lines are one text for whoever copies them.
+    // Left to right, whatever the text begins with; the lines are copied as one text.
     this.#box = h("pre", { tabindex: "0", role: "group", "aria-label": TEXTS.approvalText, dir: "ltr" }, ...linesOf(text));
     this.element = h("div", { class: "approval-text" }, this.#box);
     this.sign = h("p", { class: "more-below", hidden: true }, this.#sign);

@@ -1,10 +1,10 @@
 """Tokens of an OpenID Connect issuer: from a JWT to its caller (API-4).
 
-Theory of operation. A token is believed if one of the issuer's public keys verifies its signature. The keys come from
-the issuer, over HTTPS, and are used for 10 minutes. The next token waits for newer ones, so a key that the issuer has
-withdrawn is not accepted any longer; only while the issuer can't be reached, the earlier keys are used. They are also
-read when a token names a key that is not among them. Anybody can cause that, so it happens at most every 30 seconds.
-PyJWT's own client drops the keys when they expire, also while the issuer can't be reached, and needs keys with an id.
+A token is believed if one of the issuer's public keys verifies its signature. The keys come from the issuer, over
+HTTPS, and are used for 10 minutes. The next token waits for newer ones, so a key that the issuer has withdrawn is not
+accepted any longer; only while the issuer can't be reached, the earlier keys are used. They are also read when a token
+names a key that is not among them. Anybody can cause that, so it happens at most every 30 seconds. PyJWT's own client
+drops the keys when they expire, also while the issuer can't be reached, and needs keys with an id.
 
 Only asymmetric algorithms are accepted. With `none` there would be no signature, and with HS256 the public key would
 be the password.

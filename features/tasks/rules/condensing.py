@@ -1,8 +1,8 @@
 """Condensing the texts of a hand-off by the model, in place of cutting them (CTX-15).
 
-Theory of operation. A task starts with the texts cut, and with their whole texts in the store, as `LongTexts`. Before
-its first model call an activity reads these, and asks the task's model for shorter ones, several at a time. Question
-and answer are JSON, so that no text can forge the structure of another. What the model does not condense stays cut.
+A task starts with the texts cut, and with their whole texts in the store, as `LongTexts`. Before its first model call
+an activity reads these, and asks the task's model for shorter ones, several at a time. Question and answer are JSON, so
+that no text can forge the structure of another. What the model does not condense stays cut.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

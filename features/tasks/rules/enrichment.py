@@ -1,9 +1,9 @@
 """The first prompt of a task's agent: the description, then its context (TSK-3).
 
-Theory of operation. No text can forge structure. Rules, headers and footer begin in the first column; every line of a
-caller's text is indented by four spaces, whatever ends the line before it. Only the description, which comes first, is
-not indented, except lines that look like structure. The check ignores blanks and invisible characters anywhere in a
-line, and punctuation at its start.
+No text can forge structure. Rules, headers and footer begin in the first column; every line of a caller's text is
+indented by four spaces, whatever ends the line before it. Only the description, which comes first, is not indented,
+except lines that look like structure. The check ignores blanks and invisible characters anywhere in a line, and
+punctuation at its start.
 """
 
 import re

@@ -1,10 +1,10 @@
 """Handing off a conversation to a task: validate, correct, and cut it by a policy (CTX-9, CTX-10, CTX-15).
 
-Theory of operation. Only the latest messages are read. An invalid message is an error, an empty one is skipped, and the
-text of any other is trimmed and cut. With `relevant_to`, what matters less to that is left out. With that or
-`compress`, texts grow again as far as there is room. Then the oldest are dropped until the rest is small enough. A
-warning describes each change to a message, with its index in the caller's list, which is never modified. Texts that the
-model is to condense are cut here too; their whole texts go along.
+Only the latest messages are read. An invalid message is an error, an empty one is skipped, and the text of any other is
+trimmed and cut. With `relevant_to`, what matters less to that is left out. With that or `compress`, texts grow again as
+far as there is room. Then the oldest are dropped until the rest is small enough. A warning describes each change to a
+message, with its index in the caller's list, which is never modified. Texts that the model is to condense are cut here
+too; their whole texts go along.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,9 +1,9 @@
 """Which messages of a conversation matter to a task (CTX-15).
 
-Theory of operation. An exchange is a user's message with all answers to it, or the messages before the first one. It
-stays whole: an answer without its question is hard to understand. Each message is scored against a text, from 0 to 1,
-the score of the best match; an exchange has the score of its best message. The first and the last exchange always
-stay. Of the others the best stay, as long as they reach the policy's `min_relevance` and have room.
+An exchange is a user's message with all answers to it, or the messages before the first one. It stays whole: an answer
+without its question is hard to understand. Each message is scored against a text, from 0 to 1, the score of the best
+match; an exchange has the score of its best message. The first and the last exchange always stay. Of the others the
+best stay, as long as they reach the policy's `min_relevance` and have room.
 
 The scores come from `features/tasks/stores/bm25.py`: this module only decides.
 """

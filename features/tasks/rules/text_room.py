@@ -1,9 +1,9 @@
 """How much of each text a hand-off has room for, where texts are ranked or condensed (CTX-15).
 
-Theory of operation. First every text over its limit is cut, and the messages are chosen by these sizes. What is then
-left of the policy's total size, and of the first prompt, is for the cut texts: the most relevant first, or the latest
-where nothing is ranked. A text that fits is handed over whole, the first that doesn't is cut less. Texts that the model
-is to condense keep a part of the room, so that each of them may be longer.
+First every text over its limit is cut, and the messages are chosen by these sizes. What is then left of the policy's
+total size, and of the first prompt, is for the cut texts: the most relevant first, or the latest where nothing is
+ranked. A text that fits is handed over whole, the first that doesn't is cut less. Texts that the model is to condense
+keep a part of the room, so that each of them may be longer.
 
 Attachments of the messages of a history (CTX-16).
 

@@ -1,10 +1,10 @@
 """What the tasks of a tree may use: tokens, cost and number are drawn from the tree's root (TSK-5).
 
-Theory of operation. A session that no other one has started by `run_task` is a root. It has an account for each of its
-turns that has started tasks. The caps of the account are those of the turn. They bound everything that the turn, its
-tasks and the tasks below these use together, also after the turn has ended. A task gets a portion with its start. It
-asks for more before a step that needs more, and returns the rest when a turn of it ends. Every start is registered with
-the root, which counts it.
+A session that no other one has started by `run_task` is a root. It has an account for each of its turns that has
+started tasks. The caps of the account are those of the turn. They bound everything that the turn, its tasks and the
+tasks below these use together, also after the turn has ended. A task gets a portion with its start. It asks for more
+before a step that needs more, and returns the rest when a turn of it ends. Every start is registered with the root,
+which counts it.
 
 Requests and answers are signals. All amounts in them are totals, each request has a number, and a portion only follows
 the newest request, so a repeated or late signal never grants anything twice. Here are the rules; `AllowanceMail` sends

@@ -1,7 +1,7 @@
 """Prompts: what is accepted, and which fates a prompt can have (SES-5 to SES-7).
 
-Theory of operation. A prompt is accepted once, even if the network repeats it, since its id is remembered. From then on
-it waits, or has exactly one fate:
+A prompt is accepted once, even if the network repeats it, since its id is remembered. From then on it waits, or has
+exactly one fate:
 
     accepted ──► waiting ──► started      became a turn (a parked prompt is restored first)
                     │  └───► withdrawn    by the user

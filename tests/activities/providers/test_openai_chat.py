@@ -178,7 +178,7 @@ def test_agt_3_meaningful_call_ids_are_sent_back_to_the_same_model(vendor_id):
     assert vendor_id not in json.dumps(other["messages"])
 
 
-def test_agt_3_random_call_ids_are_shortened_and_meaningful_ones_are_kept():
+def test_agt_3_random_call_ids_are_shortened_and_meaningful_ones_are_unchanged():
     pieces = [
         {"index": n, "id": vendor_id, "function": {"name": "look", "arguments": "{}"}}
         for n, vendor_id in enumerate(["functions.look:0", "toolu_01A"])

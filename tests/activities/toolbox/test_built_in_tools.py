@@ -408,7 +408,7 @@ def test_agt_6_no_pattern_makes_a_search_hang(pattern, depth):
         ({"timezone": "Asia/Tokyo"}, "It is 2026-11-21T08:30:00+09:00, a Saturday (Asia/Tokyo)"),
     ],
 )
-async def test_agt_6_the_time_is_given_in_a_time_zone(call, args, outcome):
+async def test_agt_6_the_time_is_returned_in_a_time_zone(call, args, outcome):
     assert await call("now", **args) == (outcome, "")
 
 

@@ -510,14 +510,14 @@ async def test_agt_6_a_tool_with_an_overly_nested_schema_does_not_hide_other_too
         (5, "[of no type, left out]"),
     ],
 )
-async def test_agt_7_the_readable_parts_of_an_answer_are_kept_and_the_others_named(block, expected):
+async def test_agt_7_a_result_has_its_readable_blocks_and_the_names_of_the_others(block, expected):
     text = {"type": "text", "text": "words"}
     async with configured(a=program()) as toolbox:
         result = await call(toolbox, "blocks", blocks=[text, block, text])
     assert (result.status, result.content) == ("ok", f"words\n{expected}\nwords")
 
 
-async def test_agt_7_only_the_first_blocks_of_a_very_long_answer_are_kept(monkeypatch):
+async def test_agt_7_a_very_long_result_is_cut_after_its_first_blocks(monkeypatch):
     async with configured(a=program()) as toolbox:
         await pid_of(toolbox)
         monkeypatch.setattr(foreign_messages, "MAX_SANITIZED", 2)

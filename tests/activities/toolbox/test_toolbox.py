@@ -237,7 +237,7 @@ async def test_agt_7_invalid_arguments_give_a_result_that_names_the_field_and_it
         assert complaint in result.content
 
 
-async def test_agt_7_an_unknown_argument_of_a_built_in_tool_gives_the_known_ones(tmp_path):
+async def test_agt_7_the_error_for_an_unknown_argument_of_a_tool_lists_the_valid_ones(tmp_path):
     server = built_in_tools(tmp_path, now=lambda: datetime.now(UTC))
     async with Toolbox([ToolServer("own", server)]) as toolbox:
         result = await toolbox.call(invocation("file_write", {"path": "a", "content": "", "mode": "x" * 100_000}))

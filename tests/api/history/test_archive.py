@@ -190,7 +190,7 @@ async def test_api_2_turns_of_an_earlier_session_with_the_same_id_are_not_return
     assert (await http.get(full(session))).json()["messages"] == []
 
 
-async def test_api_1_a_resent_prompt_whose_turn_is_archived_returns_that_turn(
+async def test_api_1_a_resent_prompt_with_an_archived_turn_returns_that_turn(
     shared_http: AsyncClient, long_chat: DrivenSession
 ) -> None:
     answer = await shared_http.post(f"/workflow/{long_chat.handle.id}/prompt?wait=5", json={"message": "x", "id": "p1"})

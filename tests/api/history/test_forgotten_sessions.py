@@ -150,7 +150,7 @@ async def test_ops_13_a_task_reads_the_same_after_temporals_retention(
     assert (message.status_code, problem_of(message)) == (409, "session-ended")
 
 
-async def test_api_2_an_expired_session_whose_turns_are_lost_is_a_410_and_can_be_deleted(
+async def test_api_2_an_expired_session_without_turns_is_a_410_and_can_be_deleted(
     shared_http: AsyncClient, shared_env: Environment
 ) -> None:
     http = shared_http

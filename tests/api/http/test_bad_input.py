@@ -451,7 +451,7 @@ async def test_api_2_without_temporal_every_route_is_a_503_within_3_seconds(
     assert (await http_nowhere.get("/healthz")).status_code == 200
 
 
-async def test_api_2_a_session_whose_workflow_task_keeps_failing_is_stuck(
+async def test_api_2_a_session_is_stuck_if_its_workflow_task_keeps_failing(
     http: AsyncClient, env: Environment, product_bounds: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = (await env.start(task_seconds=FAILING_TASK_SECONDS)).handle.id
@@ -559,7 +559,7 @@ async def test_ses_10_api_2_80_000_keys_are_rejected_at_once_and_block_no_sessio
     await session.idle(turns=1)
 
 
-async def test_ses_10_an_unknown_limit_gets_an_error_that_lists_the_known_ones(shared_http: AsyncClient) -> None:
+async def test_ses_10_the_error_for_an_unknown_limit_lists_the_valid_ones(shared_http: AsyncClient) -> None:
     answer = await shared_http.post("/workflow", json={"limits": {"max_stepz": 5}, "history": {"size": 5}})
     reasons = {error["field"]: error["reason"] for error in answer.json()["errors"]}
     assert reasons.keys() == {"limits.max_stepz", "history.size"}

@@ -295,7 +295,7 @@ async def test_api_3_the_history_of_an_idle_session_is_read_once(
 # ---- sessions that struggle
 
 
-async def test_api_2_a_session_whose_workflow_task_keeps_timing_out_is_stuck(
+async def test_api_2_a_session_is_stuck_if_its_workflow_task_keeps_timing_out(
     temporal: Client, tmp_path: Path, session_requests: SessionRequests
 ) -> None:
     partials, timeouts = InProcessCarrier(), product()

@@ -90,7 +90,7 @@ async def test_api_5_a_response_that_is_cut_off_is_requested_again(tab: Tab, lin
         assert line.cuts == []
 
 
-async def test_api_5_a_prompt_whose_response_is_cut_off_becomes_one_turn(
+async def test_api_5_a_prompt_becomes_one_turn_if_its_response_is_cut_off(
     tab: Tab, line: Line, env: Environment
 ) -> None:
     session = await started(line.target, "one")

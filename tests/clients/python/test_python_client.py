@@ -1,10 +1,12 @@
 """The typed Python client against a real gateway: API-8."""
 
 import asyncio
+import re
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import httpx2
@@ -13,7 +15,7 @@ from temporalio.client import Client
 
 from tests.api.conftest import served
 from tests.clients.conftest import gateway_settings
-from tests.harness import FAILING_TASK_SECONDS, Environment, Gate, asks, fail_workflow_tasks, says
+from tests.harness import BOUND, FAILING_TASK_SECONDS, Environment, Gate, asks, fail_workflow_tasks, says
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.clients.python.conversation import Conversation, Cursor
@@ -22,6 +24,8 @@ from turnkeeper.clients.python.events import ConnectionLostEvent, Event, Partial
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.models.session.messages import Configure
 from turnkeeper.models.transcript.model_call import ToolSpec
+
+ROOT = Path(__file__).parents[3]
 
 
 def fresh() -> str:
@@ -179,7 +183,7 @@ async def test_api_8_no_server_and_a_server_that_is_no_gateway_raise_different_e
             await client.describe("s")
 
 
-async def test_api_8_a_prompt_whose_response_is_lost_is_sent_again_with_the_same_id(
+async def test_api_8_a_prompt_without_a_response_is_sent_again_with_the_same_id(
     temporal: Client, env: Environment
 ) -> None:
     """A proxy forwards the first request to the gateway, and drops the connection instead of answering."""
@@ -365,3 +369,43 @@ async def test_api_8_a_failed_turn_is_retried_once_however_often_it_is_requested
     assert accepted[0].message_id == accepted[1].message_id
     copy = await caught_up(gateway, session, turns=2)
     assert [turn.agent_message for turn in copy.turns] == [None, "Now."]
+
+
+async def test_api_8_the_programs_of_the_clients_page_run_unchanged(
+    gateway: GatewayClient, env: Environment, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (ROOT / "docs" / "python-client.md").read_text()
+    names: dict[str, Any] = {"__name__": "page"}
+    for program in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(program, names)
+    assert await names["ask"](gateway.url) == "echo: what time is it?"
+
+    env.tools.specs = [ToolSpec(name="pay", description="Pays.")]
+    paying = asks(("pay", {"amount": 12}))
+    gate = Gate(is_open=False)
+    env.vendor.script = [paying, [Delta("respond", "Pai"), gate, says("Paid.")], paying, says("Not paid.")]
+    session = (await gateway.start(tool_policy={"pay": "ask"})).workflow_id
+    questions = list[str]()
+
+    def is_first(text: str) -> bool:
+        questions.append(text)
+        return len(questions) == 1
+
+    async with asyncio.timeout(BOUND):
+        paid = asyncio.create_task(names["converse"](gateway, session, "Pay", is_first))
+        await until(lambda: "Pai" in capsys.readouterr().out)
+        gate.open()
+        assert await paid == "Paid."
+        assert await names["converse"](gateway, session, "Pay again", is_first) == "Not paid."
+    assert ["amount: 12" in text for text in questions] == [True, True]
+    assert len(env.tools.calls) == 1
+
+
+async def test_api_8_the_program_of_the_readme_runs_unchanged(
+    url: str, env: Environment, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(program.replace("asyncio.run(main())", "").replace("http://127.0.0.1:8080", url), names)
+    await names["main"]()
+    assert capsys.readouterr().out == "echo: what time is it?\n"

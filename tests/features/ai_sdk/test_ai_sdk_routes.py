@@ -89,7 +89,7 @@ async def test_api_4_a_long_history_is_accepted_and_one_over_the_limit_rejected(
     assert (large.status_code, problem_of(large)) == (413, "too-large")
 
 
-async def test_api_1_a_stream_that_waits_is_kept_alive(
+async def test_api_1_a_waiting_stream_sends_signs_of_life(
     url: str, env: Environment, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timeouts, "ping", 0.01)

@@ -352,7 +352,7 @@ async def nothing_of(env: Environment, owner: WorkflowId, document: dict[str, An
     return await env.stores.archive.count(owner) == 0 and not any(is_stored)
 
 
-async def test_ses_18_an_import_whose_upload_breaks_off_ends_and_can_be_sent_again(
+async def test_ses_18_an_import_with_a_broken_upload_ends_and_can_be_sent_again(
     env: Environment, http: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     document, new_id = json.loads((EXPORTS / "v1.json").read_text()), WorkflowId(f"copy-{uuid4()}")
@@ -462,7 +462,7 @@ async def test_ses_18_imports_do_not_wait_for_uploads_or_long_for_each_other(
             assert [(await upload).status_code for upload in uploads] == [202] * MAX_IMPORTS
 
 
-async def test_ses_18_a_fork_whose_original_is_deleted_fails_and_leaves_nothing(
+async def test_ses_18_a_fork_of_a_deleted_original_fails_and_leaves_nothing(
     env: Environment, http: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = await env.start()
@@ -535,7 +535,7 @@ async def test_ses_18_a_damaged_document_imports_nothing_and_names_the_error(
         assert (await http.get(f"/workflow/{new_id}{path}")).status_code == 404
 
 
-async def test_ses_18_a_session_whose_window_has_no_real_limit_is_imported_and_forked(http: AsyncClient) -> None:
+async def test_ses_18_a_session_with_a_practically_unlimited_window_is_imported_and_forked(http: AsyncClient) -> None:
     document = json.loads((EXPORTS / "v1.json").read_text())
     document["session"]["configuration"]["history"]["max_messages"] = 10**20
     new_id = await imported(http, document)

@@ -168,7 +168,7 @@ def evict_and_summarise(target: Session, text: str = "Summary.") -> list[ModelMe
 
 
 @given(st.lists(st.integers(0, 3), min_size=5, max_size=60), st.integers(6, 20), st.integers(0, 12), st.integers(0, 2))
-def test_ctx_5_nothing_evicted_is_lost_and_between_evictions_the_view_only_grows(
+def test_ctx_5_summaries_cover_all_that_is_evicted_and_the_view_only_grows_between(
     turns: list[int], cap: int, block: int, first: int
 ) -> None:
     window = {"max_messages": cap, "preserve_first_n": first, "preserve_last_n": 2, "evict_block": block}

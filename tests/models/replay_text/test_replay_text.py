@@ -151,7 +151,7 @@ def test_ctx_12_history_omits_thinking_and_does_not_count_it():
 
 
 @pytest.mark.parametrize(("max_history", "n_events"), [(1, 1), (2, 1), (3, 1), (4, 4), (5, 5), (6, 6), (0, 6)])
-def test_ctx_12_history_never_begins_with_a_result_whose_call_was_omitted(max_history, n_events):
+def test_ctx_12_history_never_begins_with_a_result_without_its_call(max_history, n_events):
     call, result = CallEvent(name="look", args={}), ResultEvent(outcome="Read")
     past = [UserEvent(content="1"), call, call, result, ThinkEvent(content="hm"), result, RespondEvent(content="2")]
     history, _ = parse_replay(render_replay(past, None, max_history))

@@ -171,7 +171,7 @@ def test_agt_4_without_a_key_new_sessions_use_the_offline_model():
     assert load_settings().first_model == "offline:"
 
 
-def test_agt_4_new_sessions_use_the_first_vendor_whose_key_is_set(monkeypatch):
+def test_agt_4_new_sessions_use_the_first_vendor_that_has_a_key(monkeypatch):
     settings = load_settings()
     monkeypatch.setenv("OPENAI_API_KEY", "sk-2")
     assert settings.first_model == "openai:gpt-5.5"

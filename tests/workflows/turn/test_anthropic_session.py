@@ -77,7 +77,7 @@ def look(number: int, *, think: str = "") -> Answer:
     return Answer(think=think, text="I look.", calls=[Call(f"toolu_{number}", "look", {"at": number})])
 
 
-async def test_agt_3_a_turn_whose_thinking_was_evicted_continues_without_it(
+async def test_agt_3_a_turn_continues_without_its_thinking_once_that_was_evicted(
     env: Environment, wire: AnthropicWire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The fake server rejects what such a model rejects: thinking in an answer that did not begin with its own."""

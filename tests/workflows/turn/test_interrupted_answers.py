@@ -234,7 +234,7 @@ async def test_ses_9_two_stops_are_one_and_the_first_reason_counts(env: Environm
 
 
 @pytest.mark.parametrize("asks_to_pay", [False, True], ids=["text", "calls"])
-async def test_ses_9_an_answer_that_completes_as_the_stop_arrives_is_kept_whole(
+async def test_ses_9_an_answer_that_completes_as_the_stop_arrives_stays_whole(
     env: Environment, monkeypatch: pytest.MonkeyPatch, asks_to_pay: bool
 ) -> None:
     whole = asks(("pay", {}), text="I pay.") if asks_to_pay else says("It was a dark night.")

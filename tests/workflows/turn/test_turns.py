@@ -63,7 +63,7 @@ async def test_ses_1_a_turn_is_one_complete_request_and_response(env: Environmen
     assert second.text == "It is there."
 
 
-async def test_ses_6_a_burst_during_a_turn_is_answered_in_order_and_no_prompt_is_lost(env: Environment) -> None:
+async def test_ses_6_every_prompt_of_a_burst_during_a_turn_is_answered_in_order(env: Environment) -> None:
     env.vendor.gate.close()
     session = await env.start()
     await session.prompt("first")

@@ -43,7 +43,7 @@ async def test_agt_8_an_approval_of_a_task_is_listed_at_its_parent_and_decided_a
     assert [call.args for call in env.tools.calls] == [{"to": "bob"}]
 
 
-async def test_tsk_4_a_task_whose_sub_task_awaits_approval_waits_and_counts_it(
+async def test_tsk_4_a_task_waits_with_its_sub_task_for_approval_and_counts_it(
     http: AsyncClient, env: Environment
 ) -> None:
     env.tools.specs = [ToolSpec(name="send_mail")]

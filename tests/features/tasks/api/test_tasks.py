@@ -446,7 +446,7 @@ async def test_tsk_4_cancelling_a_task_that_has_answered_leaves_it_completed(htt
         assert (cancelled.status_code, cancelled.json()["status"]) == (202, "completed")
 
 
-async def test_tsk_4_a_task_whose_session_was_terminated_is_cancelled(http: AsyncClient, env: Environment) -> None:
+async def test_tsk_4_a_task_with_a_terminated_session_is_cancelled(http: AsyncClient, env: Environment) -> None:
     env.vendor.gate.close()
     task_id = (await create(http))["task_id"]
     await env.vendor.gate.until_arrived(1)
@@ -474,7 +474,7 @@ async def test_api_2_without_a_worker_a_task_can_be_created_steered_and_cancelle
     assert cancelled.json()["status_message"] == "The task is being cancelled."
 
 
-async def test_api_2_a_task_whose_workflow_task_keeps_failing_works_and_says_so(
+async def test_api_2_a_task_is_working_and_says_so_if_its_workflow_task_keeps_failing(
     env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail_workflow_tasks(monkeypatch)

@@ -61,7 +61,7 @@ def test_ctx_15_a_condensed_text_has_the_bookkeeping_of_a_cut_one() -> None:
     assert "📊 History metadata: 2 messages\n" in prompt, "a condensed text is not a cut one"
 
 
-def test_ctx_15_of_a_history_whose_oldest_were_dropped_the_right_texts_are_condensed() -> None:
+def test_ctx_15_the_right_texts_are_condensed_after_the_oldest_were_dropped() -> None:
     messages = [says(f"{number} " * 100) for number in range(20)]
     texts = long_texts(*messages, max_total_chars=2_000, min_messages=5)
     assert len(texts.messages) < 20

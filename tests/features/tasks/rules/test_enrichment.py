@@ -365,7 +365,7 @@ def test_tsk_3_the_offline_model_reads_exactly_the_description_as_the_request(de
     ]
 
 
-def test_tsk_3_a_description_without_structure_stands_as_it_was_given():
+def test_tsk_3_a_description_without_structure_is_unchanged():
     description = "# Title\n=======\n\n- [1] one\n🎯 Goal: two\r\n\tthree  "
     assert prepared(description=description).prompt == description
 
@@ -418,7 +418,7 @@ def test_tsk_3_invisible_characters_cannot_hide_imitated_structure(line):
         "[ ] 👤",
     ],
 )
-def test_tsk_3_a_line_that_only_resembles_structure_stands_as_it_was_given(line):
+def test_tsk_3_a_line_that_only_resembles_structure_is_unchanged(line):
     assert first_prompt(TaskContext(description=f"{line}\n{line}")) == f"{line}\n{line}"
 
 

@@ -168,7 +168,7 @@ def test_ctx_9_only_the_latest_fifty_messages_are_looked_at():
     assert "most recent 50" in warnings[0].message
 
 
-def test_ctx_9_over_the_total_size_the_oldest_go_and_the_first_kept_says_so():
+def test_ctx_9_over_the_total_size_the_oldest_are_dropped_and_the_next_one_says_so():
     history, warnings = hand_off([says(content=f"{number} " + "x" * 7_900) for number in range(9)])
     assert [message.content[:1] for message in history.messages] == [".", "3", "4", "5", "6", "7", "8"]
     assert history.messages[0].content.startswith(f"{OMITTED}2 x")
@@ -259,7 +259,7 @@ def test_ctx_9_numbers_of_a_policy_that_contradict_each_other_are_named(numbers,
     TextLimit(max_chars=5, hard_limit=5)
 
 
-def test_ctx_9_a_policy_is_given_by_its_presets_name_as_a_policy_or_by_its_fields():
+def test_ctx_9_a_policy_is_the_name_of_a_preset_a_policy_or_its_fields():
     assert resolve_policy("keep_user") is KEEP_USER
     assert resolve_policy(KEEP_ASSISTANT) is KEEP_ASSISTANT
     assert resolve_policy({"max_messages": 7}) == HistoryPolicy(max_messages=7)
@@ -434,7 +434,7 @@ def test_ctx_10_fifty_contents_of_five_megabytes_are_no_matter():
 # ── CTX-11: the stored form ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_ctx_11_oldest_and_newest_are_so_by_time_and_stand_as_given():
+def test_ctx_11_oldest_and_newest_are_by_time_and_written_as_in_the_request():
     stamps = ["2025-10-29T10:00:00+02:00", "2025-10-29T08:30:00", "2025-10-29", "2025-10-28T23:59:59-05:00"]
     metadata = hand_off([says(timestamp=stamp) for stamp in stamps]).history.metadata
     assert (metadata.oldest_message, metadata.newest_message) == ("2025-10-29", "2025-10-29T08:30:00")
@@ -523,7 +523,7 @@ def test_ctx_10_the_callers_objects_are_never_modified(history, policy):
 
 
 @given(HISTORIES, POLICIES)
-def test_ctx_10_order_is_kept_and_only_the_oldest_are_dropped(history, policy):
+def test_ctx_10_the_order_is_the_same_and_only_the_oldest_are_dropped(history, policy):
     for number, message in enumerate(history):
         message["content"] = f"{number}:{message['content']}:" if message["content"].strip() else ""
     wide = policy.model_copy(

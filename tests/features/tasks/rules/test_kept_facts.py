@@ -24,7 +24,7 @@ def test_ctx_15_the_histories_are_ten_times_too_long_and_have_the_fact_once(case
 
 
 @pytest.mark.parametrize("case", CASES, ids=NAMES)
-def test_ctx_15_the_fact_is_kept_where_truncation_loses_it(case: dict[str, Any]) -> None:
+def test_ctx_15_ranking_and_condensing_preserve_a_fact_that_truncation_drops(case: dict[str, Any]) -> None:
     outcome = {name: keeps(case, policy) for name, policy in POLICIES.items()}
     assert outcome == {name: case["kind"] in kinds for name, kinds in KEPT_KINDS.items()}
 
@@ -43,7 +43,7 @@ def test_ctx_15_threads_on_another_subject_do_not_have_the_fact(case: dict[str, 
         (150, {"truncation": 0, "relevant threads": 10, "semantic compression": 0, "both": 10}),
     ],
 )
-def test_ctx_15_the_facts_of_hand_written_threads_are_kept(exchanges: int, counts: dict[str, int]) -> None:
+def test_ctx_15_the_facts_of_hand_written_threads_are_preserved(exchanges: int, counts: dict[str, int]) -> None:
     threads = read_threads(exchanges)
     assert len(threads) == 10
     assert {name: sum(keeps(case, policy) for case in threads) for name, policy in POLICIES.items()} == counts

@@ -185,7 +185,7 @@ async def test_tsk_5_a_background_task_draws_from_its_turn_after_that_has_ended(
     assert advice in (answers[-1].error or "")
 
 
-async def test_tsk_5_a_task_whose_root_has_ended_fails_with_budget(env: Environment) -> None:
+async def test_tsk_5_a_task_with_an_ended_root_fails_with_budget(env: Environment) -> None:
     looking = costly(lambda request: asks(("look", {"step": len(request.messages)})))
     env.vendor.answer = costly(delegating(agent=looking, background=True))
     env.tools.gate.close()

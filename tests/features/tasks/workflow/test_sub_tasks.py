@@ -168,7 +168,7 @@ async def test_tsk_5_tasks_of_tasks_share_one_allowance(env: Environment) -> Non
     assert (await session.state()).session.tasks[0].status == "completed"
 
 
-async def test_tsk_5_what_a_task_waits_for_is_seen_by_its_parent_whose_clock_stands_still(env: Environment) -> None:
+async def test_tsk_5_a_parent_shows_what_its_task_waits_for_and_its_clock_is_paused(env: Environment) -> None:
     env.vendor.answer = delegating(agent=calls_then(("pay", {"sum": 1})))
     session = await env.start(SessionInput())
     await session.prompt(id="p1", text=DELEGATE)
@@ -242,7 +242,7 @@ async def test_ctx_17_a_stopped_task_may_have_acted_and_the_model_reads_it(env: 
     assert any(f"{before}{note}" in str(text) for text in read), read
 
 
-async def test_tsk_5_a_task_may_take_no_longer_than_it_was_given(env: Environment) -> None:
+async def test_tsk_5_a_task_may_take_no_longer_than_its_timeout(env: Environment) -> None:
     env.vendor.answer = delegating(agent=calls_then(("look", {})), timeout=1)
     env.tools.gate.close()
     _, (result,) = await delegated(env)

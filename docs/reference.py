@@ -1,24 +1,33 @@
-"""Writes the tables of `settings.md` from the settings and their docstrings: `python -m docs.settings`.
+"""Writes what is generated in `docs/`: `python -m docs.reference`. A test says when a page has to be written again.
 
-A comment in the page names the first setting of its table. The table has the settings from there on, in the order of
-their class, up to the first one of another table. So a new setting is written in one place. Of a docstring, the first
-paragraph is for operators.
+- `cli.md`, from the Typer application: every command with its arguments and options.
+- `settings.md`: its tables, from the settings and their docstrings. A comment in the page names the first setting of
+  its table, which has the settings from there on, in the order of their class, up to the first one of another table.
+  Of a docstring, the first paragraph is for operators.
+- `http.md`: its table of routes, from the OpenAPI document.
+- `export.schema.json`, from the model of exported sessions.
 """
 
 import ast
 import inspect
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
+import typer
 from pydantic import BaseModel
 
+from turnkeeper.api.app import create_app
+from turnkeeper.cli import commands
+from turnkeeper.features.copies.document.document import schema_text
 from turnkeeper.models.settings.settings import Settings
 
-PAGE = Path(__file__).with_name("settings.md")
+DOCS = Path(__file__).parent
+
+ROUTES = re.compile(r"^\| route \| role \|.*\n(?:\|.*\n)*", re.MULTILINE)
 
 TABLE = re.compile(r"^<!-- settings from (?P<first>[\w.]+) -->\n(?:\|.*\n)*", re.MULTILINE)
 
@@ -34,8 +43,8 @@ class Row(NamedTuple):
     meaning: str
 
 
-def page(text: str) -> str:
-    """Return the page with its tables made anew."""
+def settings_page(text: str) -> str:
+    """Return the page of settings with today's tables."""
     firsts = {match["first"] for match in TABLE.finditer(text)}
     tables: dict[str, list[Row]] = {}
     first = ""
@@ -109,5 +118,69 @@ def _range(schema: dict[str, Any]) -> str:
     return f"from {low:,}" if high is None else f"{low:,} to {high:,}"
 
 
+def http_page(text: str) -> str:
+    """Return the page with a row for each operation: method and path, the role that it needs, its first sentence."""
+    rows = ["| route | role | what it does |", "|---|---|---|"]
+    for path, methods in create_app(Settings()).openapi()["paths"].items():
+        for method, operation in methods.items():
+            sentence = operation["description"].partition("\n")[0]
+            rows.append(f"| `{method.upper()} {path}` | {operation['x-role']} | {sentence} |")
+    return ROUTES.sub(lambda _: "\n".join(rows) + "\n", text)
+
+
+CLI_HEAD = """# The command line
+
+Every command with its arguments and options; `--help` shows the same. In a clone the program is
+`.venv/bin/turnkeeper`. This page is made from the code.
+"""
+
+
+def cli_page(_: str = "") -> str:
+    """Return the page of the command line."""
+    return CLI_HEAD + "".join(_sections(typer.main.get_command(commands), "turnkeeper"))
+
+
+def _sections(command: Any, name: str) -> Iterator[str]:
+    if subcommands := getattr(command, "commands", None):
+        for subname, subcommand in sorted(subcommands.items()):
+            yield from _sections(subcommand, f"{name} {subname}")
+    elif not command.hidden:
+        parameters = [parameter for parameter in command.params if not getattr(parameter, "hidden", False)]
+        arguments = [_usage(parameter) for parameter in parameters if parameter.param_type_name == "argument"]
+        yield f"\n## `{' '.join([name, *arguments])}`\n\n{' '.join(command.help.split())}\n"
+        if parameters:
+            yield "\n| argument or option | default | meaning |\n|---|---|---|\n" + "".join(map(_row, parameters))
+
+
+def _usage(argument: Any) -> str:
+    return argument.metavar if argument.required or argument.metavar.startswith("[") else f"[{argument.metavar}]"
+
+
+def _row(parameter: Any) -> str:
+    match parameter.default:
+        case _ if parameter.required:
+            default = "required"
+        case None | "":
+            default = "none"
+        case False:
+            default = "off"
+        case value:
+            default = f"`{value}`"
+    names = [parameter.metavar] if parameter.param_type_name == "argument" else parameter.opts
+    value = f" {parameter.metavar}" if parameter.param_type_name == "option" and parameter.metavar else ""
+    return f"| {', '.join(f'`{name}{value}`' for name in names)} | {default} | {parameter.help} |\n"
+
+
+PAGES: dict[str, Callable[[str], str]] = {
+    "cli.md": cli_page,
+    "settings.md": settings_page,
+    "http.md": http_page,
+    "export.schema.json": lambda _: schema_text(),
+}
+"""How each page follows from the code and, where people write the rest of it, from its text."""
+
+
 if __name__ == "__main__":
-    PAGE.write_text(page(PAGE.read_text()))
+    for name, write in PAGES.items():
+        page = DOCS / name
+        page.write_text(write(page.read_text() if page.exists() else ""))
