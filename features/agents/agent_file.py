@@ -49,14 +49,14 @@ def load_agents(file: Path) -> list[Agent]:
 
 def with_handoffs(agents: Sequence[Agent]) -> list[Agent]:
     """Return agents with all that they hand over to, each once; those that nobody hands over to come first."""
-    found, missing = dict[int, Agent](), list(agents)
+    result, missing = dict[int, Agent](), list(agents)
     while missing:
         agent = missing.pop(0)
-        if id(agent) not in found:
-            found[id(agent)] = agent
+        if id(agent) not in result:
+            result[id(agent)] = agent
             missing += agent.handoffs
-    handed_to = {id(other) for agent in found.values() for other in agent.handoffs}
-    return sorted(found.values(), key=lambda agent: id(agent) in handed_to)
+    handed_to = {id(other) for agent in result.values() for other in agent.handoffs}
+    return sorted(result.values(), key=lambda agent: id(agent) in handed_to)
 
 
 def tools_of(agents: Sequence[Agent], where: object) -> list[Tool]:
@@ -131,8 +131,8 @@ def data_of(agent: Agent, server: str) -> dict[str, Any]:
         "handoffs": [one.name for one in agent.handoffs],
         "tools_digest": sha256(json.dumps(definitions).encode()).hexdigest()[:16] if definitions else "",
     }
-    given = {name: value for name, value in data.items() if value}
-    return {**given, "tools": [*names, *([RUN_TASK] if agent.handoffs else [])]}
+    non_empty = {name: value for name, value in data.items() if value}
+    return {**non_empty, "tools": [*names, *([RUN_TASK] if agent.handoffs else [])]}
 
 
 def _run(file: Path) -> ModuleType:

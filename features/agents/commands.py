@@ -41,10 +41,10 @@ def init(
     from turnkeeper.features.agents.new_project import write_project
 
     try:
-        written = write_project(folder)
+        paths = write_project(folder)
     except OSError as error:
         exit_with(f"{folder}: {error.strerror}.")
-    print("\n".join(f"wrote {path}" for path in written) or "Everything is there already.")
+    print("\n".join(f"wrote {path}" for path in paths) or "Everything is there already.")
     print(f"Next: {command_line('dev', str(folder / 'weather.py'))}")
 
 

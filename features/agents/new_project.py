@@ -79,10 +79,10 @@ FILES = {
 def write_project(folder: Path) -> list[Path]:
     """Write the files that are not there yet, and return them. Raises `OSError`."""
     folder.mkdir(parents=True, exist_ok=True)
-    written = list[Path]()
+    new_paths = list[Path]()
     for name, text in FILES.items():
         path = folder / name
         if not path.exists():
             path.write_text(text)
-            written.append(path)
-    return written
+            new_paths.append(path)
+    return new_paths

@@ -84,10 +84,10 @@ def skill_tool(skills_of: Mapping[str, Iterable[Skill]]) -> Tool:
     @tool(effect="read", name=TOOL)
     def skill(context: ToolContext, name: str, file: str | None = None) -> str:
         """Read a skill by its name, or with `file`, one of its files."""
-        known = by_agent.get((context.agent or "").partition("@")[0], {})
-        one = known.get(name)
+        skills = by_agent.get((context.agent or "").partition("@")[0], {})
+        one = skills.get(name)
         if one is None:
-            raise ToolError(f"There is no skill {name!r}; there are {', '.join(known) or 'none'}.")
+            raise ToolError(f"There is no skill {name!r}; there are {', '.join(skills) or 'none'}.")
         if file is not None:
             return one.file(file)
         return f"{one.text}\n\nIts files: {', '.join(one.files)}." if one.files else one.text

@@ -105,11 +105,11 @@ class Tool:
             pydantic.ValidationError: the arguments don't fit.
         """
         checked = self.arguments.model_validate(arguments)
-        given = {name: getattr(checked, name) for name in type(checked).model_fields}
+        keywords = {name: getattr(checked, name) for name in type(checked).model_fields}
         positional = (context,) if self.takes_context else ()
         if inspect.iscoroutinefunction(self.function):
-            return await self.function(*positional, **given)
-        return await asyncio.to_thread(self.function, *positional, **given)
+            return await self.function(*positional, **keywords)
+        return await asyncio.to_thread(self.function, *positional, **keywords)
 
 
 Function = Callable[..., Any]

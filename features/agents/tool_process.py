@@ -61,7 +61,7 @@ def server_of(tools: Sequence[Tool], *, key: str | None) -> Server[Any]:
         try:
             async with limit:
                 result = await one.run(params.arguments or {}, _context_of(context.meta or {}, key, reports.report))
-            await reports.sent()
+            await reports.flush()
             return _answer(result)
         except ToolError as error:
             return _failed(str(error))
@@ -91,10 +91,10 @@ def _listed(one: Tool) -> ListedTool:
 def _context_of(meta: Mapping[str, Any], key: str | None, report: Report) -> ToolContext:
     """Return for whom a call runs: as the worker says it, or nobody in particular."""
     signed = meta.get(CONTEXT)
-    said = verified(signed, key) if key and isinstance(signed, str) else None
-    if said is None:
+    fields = verified(signed, key) if key and isinstance(signed, str) else None
+    if fields is None:
         return ToolContext(report=report)
-    return ToolContext(**{**said, "workspace": Path(said["workspace"])}, report=report)
+    return ToolContext(**{**fields, "workspace": Path(fields["workspace"])}, report=report)
 
 
 def _begin_anew(limit: asyncio.Timeout, seconds: float | None) -> None:
@@ -116,7 +116,7 @@ class _Reports:
     def report(self, percent: float | None, text: str) -> None:
         self._loop.call_soon_threadsafe(self._begin, percent, text)
 
-    async def sent(self) -> None:
+    async def flush(self) -> None:
         """Wait until everything is sent that was reported so far."""
         await asyncio.sleep(0)  # what a thread has reported begins first
         if self._last:

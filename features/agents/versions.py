@@ -45,8 +45,8 @@ class AgentVersions:
         def add(connection: Connection) -> AgentVersion | None:
             this = (AGENTS.c.name == name) & (AGENTS.c.digest == data.digest)
             connection.execute(AGENTS.update().where(this).values(named_at=microseconds(now)))
-            if known := _first(connection, select(AGENTS).where(this)):
-                return known
+            if existing := _first(connection, select(AGENTS).where(this)):
+                return existing
             newest = _first(connection, _rows(name))
             number = newest.version + 1 if newest else 1
             row: dict[str, object] = {

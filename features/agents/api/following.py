@@ -21,13 +21,13 @@ _log = logging.getLogger(__name__)
 
 async def follow_newest(services: Services, directory: AgentDirectory) -> None:
     """Move open sessions whenever an agent has a new version. Never ends."""
-    known: dict[str, str] = {}
+    moved_to: dict[str, str] = {}
     while True:
         try:
             newest = {one.name: one.label for one in await directory.newest()}
-            if known and newest != known:
+            if moved_to and newest != moved_to:
                 await _move_all(services, newest)
-            known = newest  # only now: after a failure, all of them are looked at again
+            moved_to = newest  # only now: after a failure, all of them are looked at again
         except (ProblemError, StoreUnavailableError) as error:
             _log.warning("sessions do not follow their agents now: %s", error)
         await asyncio.sleep(LOOK_SECONDS)

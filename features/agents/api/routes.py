@@ -37,7 +37,7 @@ async def list_agents(services: ServicesDep, caller: CallerDep) -> AgentList:
     """List the newest version of every agent, by name."""
     directory = services.get(AgentDirectory)
     return AgentList(
-        agents=[_shown(one) for one in await directory.newest()],
+        agents=[_response(one) for one in await directory.newest()],
         default=directory.default,
         tool_problems=await directory.tool_problems() if caller.has("admin") else {},
     )
@@ -50,14 +50,14 @@ async def get_agent(services: ServicesDep, label: AgentLabel) -> Agent:
     version = await services.get(AgentDirectory).find(label)
     if version is None:
         raise problem("unknown-agent", name=label)
-    return _shown(version)
+    return _response(version)
 
 
 @router.get("/agents/{name}/versions", operation_id="list_agent_versions", responses=errors(*ANY, "unknown-agent"))
 @access("reader")
 async def list_versions(services: ServicesDep, name: AgentName) -> AgentVersionList:
     """List an agent's newest versions, at most 100, the newest first."""
-    return AgentVersionList(versions=[_shown(one) for one in await services.get(AgentDirectory).all_of(name)])
+    return AgentVersionList(versions=[_response(one) for one in await services.get(AgentDirectory).all_of(name)])
 
 
 @router.put("/agents/{name}", operation_id="define_agent", responses=errors(*ANY, "too-large"))
@@ -71,9 +71,9 @@ async def define_agent(services: ServicesDep, changes: ChangesDep, name: AgentNa
     async with changes.begin("define_agent", None):
         if changes.caller.tenant != DEFAULT_TENANT:
             raise problem("forbidden", "Only admins of the default tenant may define agents.", caller=changes.caller)
-        return _shown(await services.get(AgentDirectory).add(name, body, now=datetime.now(UTC)))
+        return _response(await services.get(AgentDirectory).add(name, body, now=datetime.now(UTC)))
 
 
-def _shown(version: AgentVersion) -> Agent:
+def _response(version: AgentVersion) -> Agent:
     data = version.data.model_dump(mode="json", exclude={"tools_digest"})
     return Agent(name=version.name, version=version.version, label=version.label, created_at=version.created_at, **data)
