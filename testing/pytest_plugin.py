@@ -1,4 +1,7 @@
-"""The fixture `play` for tests of agents. pytest finds it by itself where Turnkeeper is installed."""
+"""The fixture `play` for tests of agents: `pytest_plugins = ["turnkeeper.testing.pytest_plugin"]` in `conftest.py`.
+
+It is no entry point: pytest would then rewrite the assertions of the whole package in everybody's tests.
+"""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING

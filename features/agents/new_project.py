@@ -28,6 +28,10 @@ async def test_the_forecast_is_looked_up(play: Play) -> None:
     assert turn.answer == "Yes, rain."
 """
 
+CONFTEST = """\
+pytest_plugins = ["turnkeeper.testing.pytest_plugin"]
+"""
+
 PROJECT = """\
 [project]
 name = "weather"
@@ -70,6 +74,7 @@ __pycache__/
 FILES = {
     "weather.py": AGENT,
     "test_weather.py": TEST,
+    "conftest.py": CONFTEST,
     "pyproject.toml": PROJECT,
     "README.md": README,
     ".gitignore": GITIGNORE,

@@ -68,7 +68,7 @@ def test_agn_1_init_writes_a_project_and_leaves_what_is_there(tmp_path: Path) ->
     assert result.exit_code == 0
     assert (folder / "README.md").read_text() == "Mine."
     assert {path.name for path in folder.iterdir()} == {
-        *("README.md", ".gitignore", "pyproject.toml", "test_weather.py", "weather.py")
+        *("README.md", ".gitignore", "conftest.py", "pyproject.toml", "test_weather.py", "weather.py")
     }
 
 
