@@ -11,24 +11,24 @@ import os
 import platform
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
 from turnkeeper.clients.terminal.command_options import (
-    JsonOption,
     UrlOption,
+    check_session_id,
     exit_with,
     gateway_url,
     settings_or_exit,
 )
-from turnkeeper.features import all_features
-from turnkeeper.models.ids import ID_RULE, is_id
+from turnkeeper.features import all_features, enable_in_workflows, enabled
+from turnkeeper.features.feature import Feature, Finding
 from turnkeeper.models.settings.mcp_config import load_foreign_servers
 from turnkeeper.models.settings.settings import ENV_PREFIX, Settings, SettingsError, load_settings
 from turnkeeper.ops.local.logs import set_up_logging
-from turnkeeper.ops.local.ports import free_port, is_free
 from turnkeeper.ops.local.process import (
     loop_watchdog,
     missing_extra_explained,
@@ -36,13 +36,9 @@ from turnkeeper.ops.local.process import (
     run_fast,
     run_to_end,
 )
+from turnkeeper.ops.local.processes import free_port, is_free
 from turnkeeper.stores.private_files import close_to_others
 from turnkeeper.stores.temporal.endpoint import TemporalAccessError
-
-if TYPE_CHECKING:
-    from turnkeeper.clients.terminal.gateway_command import CopyCommands
-    from turnkeeper.clients.terminal.tasks import TaskCommands
-    from turnkeeper.features.commands_feature import Finding
 
 WORKER_PATIENCE_SECONDS = 30.0
 """How long a worker waits for a Temporal server that is starting."""
@@ -61,15 +57,19 @@ commands = typer.Typer(
     # Only Markdown paragraphs are wrapped to the terminal's width.
     rich_markup_mode="markdown",
 )
-for _feature in all_features():
+
+
+def _enabled_features() -> Sequence[Feature]:
+    """Return those whose commands are there: with wrong settings all, and `doctor` says what is wrong."""
+    try:
+        return enabled(load_settings())
+    except SettingsError:
+        return all_features()
+
+
+for _feature in _enabled_features():
     if _feature.commands and _feature.commands.commands:
         commands.add_typer(_feature.commands.commands)
-
-
-def _check_id(param: typer.CallbackParam, text: str | None) -> str | None:
-    if text is not None and not is_id(text):
-        exit_with(f"{param.opts[0]} {text!r} is not a session id. An id has {ID_RULE}.")
-    return text
 
 
 AgentsArgument = Annotated[
@@ -140,8 +140,7 @@ def api() -> None:
     """Run a gateway, which serves the HTTP API and the chat page."""
     with paused_collector():
         from turnkeeper.api.app import create_app
-        from turnkeeper.api.http.bounded_connections import ConnectionBounds
-        from turnkeeper.api.http.server import GatewayServer
+        from turnkeeper.api.http.server import ConnectionBounds, GatewayServer
         from turnkeeper.stores.stores import check_stores
 
     settings = settings_or_exit()
@@ -168,7 +167,8 @@ def chat(
         str | None, typer.Argument(metavar="MESSAGE", help="The first prompt. Default: stdin, or what you type.")
     ] = None,
     session: Annotated[
-        str | None, typer.Option(metavar="ID", callback=_check_id, help="Continue this session. Default: a new one.")
+        str | None,
+        typer.Option(metavar="ID", callback=check_session_id, help="Continue this session. Default: a new one."),
     ] = None,
     agent: Annotated[
         str | None,
@@ -209,163 +209,6 @@ def chat(
     raise typer.Exit(command.chat())
 
 
-tasks = typer.Typer(
-    name="tasks",
-    help="Start agents with the context of their task, and follow them. docs/http.md has examples.",
-    no_args_is_help=True,
-)
-commands.add_typer(tasks)
-
-TaskIdArgument = Annotated[str, typer.Argument(metavar="TASK_ID", help="The task's id.")]
-SessionArgument = Annotated[str, typer.Argument(metavar="ID", callback=_check_id, help="The session's id.")]
-NewIdOption = Annotated[
-    str | None,
-    typer.Option("--id", metavar="ID", callback=_check_id, help="The new session's id. Default: a random one."),
-]
-ParentOption = Annotated[str | None, typer.Option(metavar="ID", help="The session that the task belongs to.")]
-
-
-@tasks.command("create")
-def create_task(
-    description: Annotated[str, typer.Argument(metavar="DESCRIPTION", help="What is to be done.")],
-    title: Annotated[str | None, typer.Option(metavar="TEXT", help="The title in lists.")] = None,
-    model: Annotated[str | None, typer.Option(metavar="NAME", help="The model, such as openai:gpt-5.")] = None,
-    priority: Annotated[
-        str | None, typer.Option(metavar="P0..P4", help="P0 is the most urgent; the default is P2.")
-    ] = None,
-    parent: ParentOption = None,
-    inherit: Annotated[bool, typer.Option("--inherit", help="Hand over the conversation of --parent.")] = False,
-    context: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.json", help="Further fields of POST /tasks, such as conversation_history."),
-    ] = None,
-    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="How long one turn may take.")] = None,
-    unattended: Annotated[
-        bool, typer.Option("--unattended", help="Ask nobody: deny the tools that would need approval.")
-    ] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until it ends, and print only the answer.")] = False,
-    url: UrlOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Start a task, and print its id.
-
-    Exit codes: 1 if it was not created or, with --wait, failed; 2 if the gateway can't be reached; 3 if, with --wait, a
-    tool call needs approval first.
-    """
-    from turnkeeper.clients.terminal.tasks import OptionError, task_fields
-
-    options = {
-        "title": title,
-        "model": model,
-        "priority": priority,
-        "parent": parent,
-        "timeout": timeout,
-        "unattended": unattended or None,
-    }
-    try:
-        fields = task_fields(options, context=context, inherit=inherit)
-    except OptionError as error:
-        exit_with(error)
-    raise typer.Exit(_task_commands(url, as_json).create(description, fields, is_awaited=wait))
-
-
-@tasks.command("get")
-def get_task(
-    task_id: TaskIdArgument,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until it ends or needs approval, and print only the answer.")
-    ] = False,
-    url: UrlOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Show the status and the answer of a task. With --wait, the exit codes are those of `create`."""
-    raise typer.Exit(_task_commands(url, as_json).get(task_id, is_awaited=wait))
-
-
-@tasks.command("list")
-def list_tasks(
-    status: Annotated[
-        str | None,
-        typer.Option(metavar="STATUS", help="Only working, input_required, completed, failed or cancelled ones."),
-    ] = None,
-    parent: ParentOption = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, max=100, metavar="N", help="At most N; the default is 20.")
-    ] = None,
-    cursor: Annotated[str | None, typer.Option(metavar="CURSOR", help="Continue a list.")] = None,
-    url: UrlOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """List tasks, newest first."""
-    raise typer.Exit(_task_commands(url, as_json).list(status=status, parent=parent, limit=limit, cursor=cursor))
-
-
-@tasks.command("message")
-def message_task(
-    task_id: TaskIdArgument,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="The prompt.")],
-    mode: Annotated[str, typer.Option(metavar="MODE", help="enqueue, steer or interrupt.")] = "enqueue",
-    url: UrlOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Send a task a further prompt."""
-    prompt_mode: Any = mode
-    raise typer.Exit(_task_commands(url, as_json).message(task_id, text, mode=prompt_mode))
-
-
-@tasks.command("cancel")
-def cancel_task(
-    task_id: TaskIdArgument,
-    reason: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="The reason, stored in Temporal's history.")
-    ] = None,
-    url: UrlOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Cancel a task and all tasks below it."""
-    raise typer.Exit(_task_commands(url, as_json).cancel(task_id, reason=reason))
-
-
-@commands.command()
-def export(
-    session: SessionArgument,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Markdown for people, which can't be imported.")] = False,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it. Default: stdout.")
-    ] = None,
-    url: UrlOption = None,
-) -> None:
-    """Write a whole session as one JSON document, which `import` and any later version reads."""
-    raise typer.Exit(_copy_commands(url).export(session, markdown=markdown, output=output))
-
-
-@commands.command("import")
-def import_session(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `export` has written; - for stdin.")],
-    new_id: NewIdOption = None,
-    url: UrlOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Start a session from an exported one and continue its conversation."""
-    raise typer.Exit(_copy_commands(url, as_json).import_file(file, session_id=new_id))
-
-
-@commands.command()
-def fork(
-    session: SessionArgument,
-    turn: Annotated[
-        str | None,
-        typer.Option(metavar="TURN", help="The last turn that it has: a number from 1, or an id. Default: the last."),
-    ] = None,
-    new_id: NewIdOption = None,
-    title: Annotated[str | None, typer.Option(metavar="TEXT", help="Its title.")] = None,
-    url: UrlOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Start a session with the turns of another one, up to one of them."""
-    raise typer.Exit(_copy_commands(url, as_json).fork(session, turn=turn, new_id=new_id, title=title))
-
-
 @commands.command()
 def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Keep everything running afterwards, until Ctrl-C.")] = False,
@@ -375,8 +218,7 @@ def demo(
     It runs offline, in a temporary folder and on free ports, and touches none of your files or sessions. Exit code 1:
     a promise was broken, and the output says which; 2: the demo could not run.
     """
-    from turnkeeper.ops.demo.run import STOPPED, run_demo
-    from turnkeeper.ops.demo.scenario import DemoError
+    from turnkeeper.ops.demo.scenario import STOPPED, DemoError, run_demo
     from turnkeeper.ops.local.dev_server import DevServerError
 
     logging.basicConfig(handlers=[logging.NullHandler()])
@@ -404,7 +246,7 @@ def health() -> None:
 
     A worker is well while Temporal has it among those that poll, and its process answers.
     """
-    from turnkeeper.ops.checks.worker_report import find_trouble
+    from turnkeeper.ops.local.worker_process import find_trouble
 
     if trouble := find_trouble(settings_or_exit()):
         exit_with(trouble)
@@ -448,18 +290,6 @@ def app() -> NoReturn:
     run_to_end(missing_extra_explained()(commands))
 
 
-def _task_commands(url: str | None, as_json: bool) -> "TaskCommands":
-    from turnkeeper.clients.terminal.tasks import TaskCommands
-
-    return TaskCommands(url=gateway_url(url), url_option=url, as_json=as_json)
-
-
-def _copy_commands(url: str | None, as_json: bool = False) -> "CopyCommands":
-    from turnkeeper.clients.terminal.gateway_command import CopyCommands
-
-    return CopyCommands(url=gateway_url(url), url_option=url, as_json=as_json)
-
-
 def _make_workspace(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -489,9 +319,7 @@ async def _replay_check(
     histories: list[Path] | None, sessions: list[str] | None, *, every: bool, limit: int | None, as_json: bool
 ) -> int:
     """Print each problem, then the totals; return the exit code."""
-    from turnkeeper.features import all_features, enabled
-    from turnkeeper.features.in_workflows import enable_in_workflows
-    from turnkeeper.ops.checks.replay_check import Tally, check_files, check_sessions, silence_sdk
+    from turnkeeper.ops.replay_check import Tally, check_files, check_sessions, silence_sdk
 
     silence_sdk()
     if histories:
@@ -515,7 +343,7 @@ async def _replay_check(
 
 async def _run_doctor() -> bool:
     """Print every finding; return whether something is broken."""
-    from turnkeeper.ops.checks.doctor import examine
+    from turnkeeper.ops.doctor import examine
 
     is_broken = False
     async for finding in examine():
@@ -524,7 +352,7 @@ async def _run_doctor() -> bool:
     return is_broken
 
 
-def _line(finding: "Finding") -> str:
+def _line(finding: Finding) -> str:
     line = f"{MARKS[finding.state]}  {finding.subject:<20}{finding.message}"
     if not finding.fix:
         return line
@@ -532,7 +360,7 @@ def _line(finding: "Finding") -> str:
 
 
 async def _embedded_server() -> str:
-    from turnkeeper.ops.local.temporal_binary import NoBinaryError, find_binary, server_version
+    from turnkeeper.ops.local.dev_server import NoBinaryError, find_binary, server_version
 
     try:
         binary = find_binary(load_settings().state_dir)

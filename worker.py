@@ -18,27 +18,23 @@ from uuid import uuid4
 from temporalio.client import Client
 from temporalio.worker import Interceptor, Worker
 
-from turnkeeper.activities.archive import ArchiveActivities
-from turnkeeper.activities.call_model import IndexNotes, ModelActivities
-from turnkeeper.activities.deletion import DeletionActivities
-from turnkeeper.activities.model_request.large_texts import LargeTexts
-from turnkeeper.activities.model_request.list_prices import ListPrices
-from turnkeeper.activities.model_request.model_client import ModelClient, ProviderSource
-from turnkeeper.activities.providers.offline.model import use_texts
-from turnkeeper.activities.providers.registry import ProviderRegistry
-from turnkeeper.activities.quick_reads import QuickReader
-from turnkeeper.activities.summarisation import SummaryActivities
+from turnkeeper.activities.archive import ArchiveActivities, DeletionActivities
+from turnkeeper.activities.call_model import IndexNotes, ModelActivities, SummaryActivities
+from turnkeeper.activities.large_texts import LargeTexts
+from turnkeeper.activities.list_prices import ListPrices
+from turnkeeper.activities.model_client import ModelClient, ProviderSource
+from turnkeeper.activities.providers.offline.provider import use_texts
+from turnkeeper.activities.providers.provider import ProviderRegistry
 from turnkeeper.activities.toolbox.tool_server import ToolServer
 from turnkeeper.activities.toolbox.toolbox import build_toolbox
-from turnkeeper.activities.tools import ToolActivities, ToolSource
+from turnkeeper.activities.tools import QuickReader, ToolActivities, ToolSource
 from turnkeeper.activities.worker_feature import WorkerParts
-from turnkeeper.features import enabled, load_tables
-from turnkeeper.features.in_workflows import enable_in_workflows
+from turnkeeper.features import enable_in_workflows, enabled, load_tables
 from turnkeeper.models.settings.settings import Settings, load_settings
-from turnkeeper.ops.checks.worker_report import reporting
 from turnkeeper.ops.local.dead_worker import RunningReporter
 from turnkeeper.ops.local.logs import set_up_logging
 from turnkeeper.ops.local.process import loop_watchdog, run_to_end
+from turnkeeper.ops.local.worker_process import reporting
 from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.stores import Stores, check_stores
@@ -46,8 +42,7 @@ from turnkeeper.stores.temporal.connection import connect, prepare, prepare_embe
 from turnkeeper.stores.temporal.endpoint import find_endpoint
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 from turnkeeper.workflows.delete_session import DeleteSession
-from turnkeeper.workflows.hosting.sdk_internals import SdkInternals
-from turnkeeper.workflows.hosting.task_slots import task_tuner
+from turnkeeper.workflows.hosting import SdkInternals, task_tuner
 
 HEARTBEAT_THROTTLE = timedelta(seconds=0.2)
 """The shortest time between two heartbeats (OPS-8). Activities send them every 3 s; but a stop, and the usage of a

@@ -1,4 +1,4 @@
-"""The next step of a turn: the activity `call_model`."""
+"""The activities that ask a model: `call_model` for the next step of a turn, `summarise` for what leaves its view."""
 
 import asyncio
 import math
@@ -11,18 +11,31 @@ from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from turnkeeper.activities.failures import MAX_ATTEMPTS, judge, with_details
-from turnkeeper.activities.heartbeat import heartbeating
-from turnkeeper.activities.model_request.answer_publisher import AnswerPublisher, GrowingAnswer
-from turnkeeper.activities.model_request.large_texts import LargeTexts
-from turnkeeper.activities.model_request.local_context_cache import ENTRIES, CacheKey
-from turnkeeper.activities.model_request.model_client import ModelClient
-from turnkeeper.activities.model_request.spending import Spending
-from turnkeeper.activities.own_workflow import STOPPING, WorkflowSilentError, current_run_id, current_session_id
+from turnkeeper.activities.activity_context import (
+    STOPPING,
+    WorkflowSilentError,
+    current_run_id,
+    current_session_id,
+    heartbeating,
+)
+from turnkeeper.activities.answer_publisher import AnswerPublisher, GrowingAnswer
+from turnkeeper.activities.failures import MAX_ATTEMPTS, judge, raise_if_retried_soon, with_details
+from turnkeeper.activities.large_texts import LargeTexts
+from turnkeeper.activities.model_client import ENTRIES, CacheKey, ModelClient
 from turnkeeper.activities.providers.protocol import Delta, ModelError
-from turnkeeper.activities.quick_reads import QuickReader
-from turnkeeper.models.bounds import is_nested_over
+from turnkeeper.activities.spending import Spending
+from turnkeeper.activities.tools import QuickReader
+from turnkeeper.models.context.summary import (
+    PROMPT_CHARS,
+    SUMMARY_BYTES,
+    SUMMARY_CHARS,
+    files_written,
+    listed_files,
+    summary_request,
+    summary_trouble,
+)
 from turnkeeper.models.limits import ANSWER_BYTES, MAX_NESTING, MAX_WHOLE_ANSWER_BYTES, SMALL_TEXT_BYTES
+from turnkeeper.models.texts import bound_json, is_nested_over
 from turnkeeper.models.transcript.large_texts import STATE_INLINE_BYTES, cut_response
 from turnkeeper.models.transcript.model_call import (
     CallPart,
@@ -32,6 +45,8 @@ from turnkeeper.models.transcript.model_call import (
     ModelResponse,
     Part,
     RespondPart,
+    SummaryCall,
+    SummaryOutcome,
 )
 from turnkeeper.models.transcript.partial_output import PartialOutput, PartialTag, unfinished_answer
 from turnkeeper.stores.database.database import StoreUnavailableError
@@ -46,10 +61,6 @@ SILENCE_SECONDS = 1.0
 
 STORE_WAIT_SECONDS = 5.0
 """Pause after the store of large texts could not be read."""
-
-SILENCE_REASON = "The worker could not read the conversation from Temporal in time."
-
-ATTACHMENTS_REASON = "The attachments of the conversation can't be read now. {reason}"
 
 MAX_CALL_NAME_CHARS = 256
 """Maximum characters of a call's name: four times the longest name of a tool."""
@@ -165,7 +176,8 @@ class ModelActivities:
             request = await self._model_client.load_request(call.request, digest=call.digest)
         except WorkflowSilentError:
             # Not a failure of the model: the workflow schedules the activity again, as long as the turn has time.
-            return ModelCallOutcome(wait_seconds=SILENCE_SECONDS, wait_reason=SILENCE_REASON)
+            reason = "The worker could not read the conversation from Temporal in time."
+            return ModelCallOutcome(wait_seconds=SILENCE_SECONDS, wait_reason=reason)
         if request is None:
             return ModelCallOutcome(repeat="digest_mismatch")
         try:
@@ -173,7 +185,8 @@ class ModelActivities:
         except StoreUnavailableError as error:
             # As for a silent session: no request was sent, and the turn continues as soon as the store answers.
             return ModelCallOutcome(
-                wait_seconds=STORE_WAIT_SECONDS, wait_reason=ATTACHMENTS_REASON.format(reason=error)
+                wait_seconds=STORE_WAIT_SECONDS,
+                wait_reason=f"The attachments of the conversation can't be read now. {error}",
             )
         self._index_notes.note_begin(call)
         response: ModelResponse | None = None
@@ -210,7 +223,6 @@ class ModelActivities:
     async def _answer(
         self, call: ModelCall, request: ModelRequest, answer_so_far: GrowingAnswer, spending: Spending
     ) -> ModelResponse:
-        """Return the model's whole answer, and publish it while it is written. Raises `ModelError`."""
         with self._publishing(call, spending) as publish:
 
             def take(delta: Delta) -> None:
@@ -322,7 +334,6 @@ def seconds_to_last_heartbeat() -> float:
 
 
 def _previous_attempt_output() -> PartialOutput | None:
-    """Return the last partial output of the previous attempt; `None` if its heartbeats have none."""
     details = activity.info().heartbeat_details
     try:
         return PartialOutput.model_validate(details[0]) if details else None
@@ -384,3 +395,58 @@ def _json_size(response: ModelResponse) -> int:
 
 def _too_large(size: int, most: int) -> ApplicationError:
     return ApplicationError(f"it has {size:,} bytes, {most:,} are allowed", type="too_large", non_retryable=True)
+
+
+class SummaryActivities:
+    """The activity that summarises evicted messages."""
+
+    def __init__(self, model_client: ModelClient) -> None:
+        self._model_client = model_client
+
+    @activity.defn
+    async def summarise(self, call: SummaryCall) -> SummaryOutcome:
+        """Return a summary of exactly the messages of `call.digest`, or why there is no usable one.
+
+        A second attempt calls the model again with the same messages: it may be billed twice, it is recorded once.
+        """
+        spending = self._model_client.spending(call.model)
+        async with heartbeating(lambda: spending.heartbeat_details(())):
+            try:
+                evicted = await self._model_client.load_request(call.request, digest=call.digest)
+            except WorkflowSilentError:
+                return SummaryOutcome(trouble="its messages could not be read in time")
+            if evicted is None:
+                return SummaryOutcome(trouble="its messages changed on their way to the worker")
+            try:
+                response = await self._ask_model(call, evicted, spending)
+            except ApplicationError as failure:
+                activity.heartbeat(*spending.heartbeat_details(()))
+                raise with_details(failure, spending.heartbeat_details(())) from None
+        return _outcome_of(response, evicted).model_copy(update={"spent": spending.total})
+
+    async def _ask_model(self, call: SummaryCall, evicted: ModelRequest, spending: Spending) -> ModelResponse:
+        """Return the model's answer, to a shorter request if the first is too long for it."""
+        for max_chars in (PROMPT_CHARS, PROMPT_CHARS // 2, PROMPT_CHARS // 4):
+            request = summary_request(evicted.messages, has_earlier=call.has_earlier, max_chars=max_chars)
+            try:
+                return await self._model_client.answer(call.model, request, number=call.request, spending=spending)
+            except ModelError as error:
+                failure = error
+                if error.error_type != "context_too_long":
+                    break
+        same = spending.times_failed(failure)
+        raise_if_retried_soon(failure, attempt=activity.info().attempt, same=same)
+        raise ApplicationError(failure.message, type=failure.error_type, non_retryable=True) from failure
+
+
+def _outcome_of(response: ModelResponse, evicted: ModelRequest) -> SummaryOutcome:
+    """Return the bounded summary, or why the answer is not usable."""
+    text, files = response.text.strip(), files_written(evicted.messages, evicted.head.tools)
+    # A summary that was cut lacks the current state, which comes last.
+    is_cut = response.stop == "max_tokens"
+    trouble = "it was cut before its end" if is_cut else summary_trouble(text, files, evicted.messages)
+    if trouble:
+        return SummaryOutcome(trouble=trouble, usage=response.usage)
+    file_list, omitted = listed_files(files)
+    bounded_text = bound_json(text, SUMMARY_CHARS, SUMMARY_BYTES)
+    return SummaryOutcome(text=bounded_text, files=file_list, files_omitted=omitted, usage=response.usage)

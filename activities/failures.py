@@ -152,8 +152,6 @@ def _sentence(error_type: str, message: str, *, vendor: str = "the model's provi
 WORKER_DIED = "worker_died"
 """The `type` of an attempt's failure if `turnkeeper up` saw the worker's process end."""
 
-_WORKER_DIED_SENTENCE = "The worker died while the model was answering, and no time was left for another attempt."
-
 
 def is_reported_death(cause: BaseException | None) -> TypeGuard[ApplicationError]:
     """Return whether the process that watches the worker failed the attempt, because the worker died."""
@@ -171,7 +169,7 @@ def describe_failure(error: ActivityError) -> tuple[ErrorType, str]:
     """Return the `error_type` of a failed model call, and a sentence that is safe to show."""
     cause = error.cause
     if has_worker_died(error):
-        return "timeout", _WORKER_DIED_SENTENCE
+        return "timeout", "The worker died while the model was answering, and no time was left for another attempt."
     if isinstance(cause, ActivityTimeout):
         return "timeout", "The model did not answer in time."
     if isinstance(cause, ApplicationError) and cause.type in get_args(ErrorType):

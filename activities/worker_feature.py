@@ -8,8 +8,8 @@ from typing import Any
 
 from temporalio.client import Client
 
-from turnkeeper.activities.model_request.large_texts import LargeTexts
-from turnkeeper.activities.model_request.model_client import ModelClient
+from turnkeeper.activities.large_texts import LargeTexts
+from turnkeeper.activities.model_client import ModelClient
 from turnkeeper.activities.toolbox.tool_server import ToolServer
 from turnkeeper.activities.toolbox.toolbox import Toolbox
 from turnkeeper.models.settings.settings import Settings

@@ -13,27 +13,22 @@ from temporalio.client import Client
 
 from turnkeeper.api.changes import ChangeObserver
 from turnkeeper.api.dependencies import reject_unknown_parameters
-from turnkeeper.api.gateway_feature import GatewayFeature
 from turnkeeper.api.http.authentication import (
     Authenticate,
     AuthenticationMiddleware,
     HostAuthenticator,
     LocalAuthenticator,
 )
-from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.http.compression import CompressionMiddleware
-from turnkeeper.api.http.limits import BodyLimitMiddleware, RateLimitMiddleware, RequestRates
-from turnkeeper.api.http.methods import HeadRequestMiddleware
+from turnkeeper.api.http.limits import BodyLimitMiddleware, OriginCheckMiddleware, RateLimitMiddleware, RequestRates
 from turnkeeper.api.http.openapi import TAGS, with_media_types
-from turnkeeper.api.http.origin_check import OriginCheckMiddleware
-from turnkeeper.api.http.problem_responses import install_problem_handlers
-from turnkeeper.api.http.response_headers import ResponseHeadersMiddleware
+from turnkeeper.api.http.responses import HeadRequestMiddleware, ResponseHeadersMiddleware, install_problem_handlers
 from turnkeeper.api.http.server import ClosingMiddleware, StalledStreamMiddleware
+from turnkeeper.api.http.streams import Closing
 from turnkeeper.api.roles import RouteFinder, access
-from turnkeeper.api.routes import api_docs, approvals, context, conversation, health, markdown, me, page, sessions
-from turnkeeper.api.routes.contents import attachments, blobs
+from turnkeeper.api.routes import contents, conversation, gateway, page, sessions
 from turnkeeper.api.routes.temporal_ui import WebUi
-from turnkeeper.api.services import Services
+from turnkeeper.api.services import GatewayFeature, Services
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.features import enable, enabled, load_tables
 from turnkeeper.models.settings.settings import Settings
@@ -42,9 +37,7 @@ from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.stores import Stores
 from turnkeeper.stores.temporal.connection import connect, outage_logged
 
-ROUTERS = tuple(
-    routes.router for routes in (sessions, conversation, approvals, context, blobs, attachments, markdown, health, me)
-)
+ROUTERS = (sessions.router, conversation.router, conversation.approvals_router, contents.router, gateway.router)
 
 
 @cache
@@ -107,7 +100,7 @@ def create_app(
     for feature in features:
         feature.install(app, settings)
     page.install(app, settings)
-    api_docs.install(app)
+    page.install_docs(app)
     web_ui.install(app)
     _add_middleware(app, settings, observers)
     return app

@@ -17,13 +17,11 @@ from pydantic import (
 from pydantic_core import PydanticKnownError
 
 from turnkeeper.api.markdown import MAX_CHARS, MAX_TEXTS
-from turnkeeper.api.prompts.attachments import AttachmentBodies
-from turnkeeper.models.bounds import count_unencodable
+from turnkeeper.api.prompts import AttachmentBodies
 from turnkeeper.models.context.window import HistoryChange
 from turnkeeper.models.http_responses import SessionLinks
 from turnkeeper.models.ids import AGENT_PATTERN, DEFAULT_TENANT, ID_PATTERN, WorkflowId, is_id, session_id_of, tenant_of
-from turnkeeper.models.limits import MIN_STATE_BYTES, LimitsChange
-from turnkeeper.models.session.defaults import SystemPrompt
+from turnkeeper.models.limits import MIN_STATE_BYTES, LimitsChange, SystemPrompt
 from turnkeeper.models.session.messages import (
     EndSession,
     ModelName,
@@ -32,9 +30,10 @@ from turnkeeper.models.session.messages import (
     UserName,
     Variables,
 )
-from turnkeeper.models.session.queue.prompts import PromptMode
-from turnkeeper.models.session.tools.tool_policy import ToolNames, ToolPolicy
+from turnkeeper.models.session.prompts import PromptMode
+from turnkeeper.models.session.tools import ToolNames, ToolPolicy
 from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.texts import count_unencodable
 from turnkeeper.models.wire import NOT_BLANK_PATTERN, Items, Reason, Strict, UtcDatetime
 from turnkeeper.stores.temporal.endpoint import WEB_UI_PATH, web_ui_origin
 

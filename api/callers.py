@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from turnkeeper.models.http_responses import ROLES, Role
 from turnkeeper.models.ids import WorkflowId, workflow_id
-from turnkeeper.models.roles import ROLES, Role
 
 __all__ = ["LOCAL", "LOCAL_IDENTITY", "ROLES", "Caller", "Identity", "Role", "caller_of"]
 

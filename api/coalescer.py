@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
 
-from turnkeeper.stores.cancellation import cancel_until_done
+from turnkeeper.stores.waiting import cancel_until_done
 
 Key = TypeVar("Key", bound=Hashable)
 Result = TypeVar("Result")

@@ -28,7 +28,7 @@ from markdown_it.utils import EnvType, OptionsDict
 from turnkeeper.api.problems import problem
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.errors import TurnkeeperError
-from turnkeeper.models.texts.formulas import leave_formulas
+from turnkeeper.models.formulas import leave_formulas
 from turnkeeper.stores.blobs import RecentTexts
 
 MAX_TEXTS = 64

@@ -24,7 +24,7 @@ from turnkeeper.models.errors import (
     preview,
 )
 from turnkeeper.models.ids import WorkflowId, session_id_of
-from turnkeeper.models.invalid_values import error_type_of, field_path, reason_of
+from turnkeeper.models.wire import error_type_of, field_path, reason_of
 from turnkeeper.stores.database.database import StoreUnavailableError
 
 

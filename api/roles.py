@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Mount
 from starlette.types import Scope
 
 from turnkeeper.api.callers import Caller, Role
-from turnkeeper.api.http.event_stream import EVENT_STREAM
+from turnkeeper.api.http.streams import EVENT_STREAM
 from turnkeeper.api.problems import FieldError, ProblemError, problem
 from turnkeeper.models.ids import is_id
 from turnkeeper.models.settings.settings import Settings

@@ -1,25 +1,26 @@
-"""Everything that routes can use: built once when the gateway starts, and passed to each route as one object."""
+"""Everything that routes can use: built once when the gateway starts, and passed to each route as one object.
 
-from collections.abc import Iterable
+A feature adds to it, and to the rest of the gateway, by its `GatewayFeature`.
+"""
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Self, TypeVar
 
+from fastapi import APIRouter, FastAPI
 from temporalio.client import Client
 
 from turnkeeper.api.changes import ChangeObserver
 from turnkeeper.api.history.approval_reader import ApprovalReader
-from turnkeeper.api.history.deletion import SessionDeleter
-from turnkeeper.api.history.forgotten_sessions import ForgottenSessions
-from turnkeeper.api.history.replay_text import ReplayTextReader
-from turnkeeper.api.history.text_restorer import TextRestorer
-from turnkeeper.api.history.transcript_reader import TranscriptReader
-from turnkeeper.api.http.closing import Closing
+from turnkeeper.api.history.ended_sessions import ForgottenSessions, SessionDeleter
+from turnkeeper.api.history.transcript_reader import ReplayTextReader, TextRestorer, TranscriptReader
+from turnkeeper.api.http.authentication import Authenticator
+from turnkeeper.api.http.streams import Closing
 from turnkeeper.api.live.feed import UpdateFeed
 from turnkeeper.api.markdown import MarkdownRenderer
 from turnkeeper.api.new_sessions import AgentSource, NewSessions
-from turnkeeper.api.prompts.attachments import AttachmentKeeper
-from turnkeeper.api.prompts.fate_reader import FateReader
-from turnkeeper.api.prompts.prompt_sender import PromptSender
+from turnkeeper.api.prompts import AttachmentKeeper, FateReader, PromptSender
 from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.timeouts import Timeouts
@@ -130,3 +131,27 @@ class Services:
         self.closing.begin()
         self.observers.clear()
         await self.reader.close()
+
+
+class GatewayFeature:
+    """The hooks of the gateway. Each one adds nothing, unless a feature overrides it."""
+
+    routers: Sequence[APIRouter] = ()
+
+    def authenticator(self, settings: Settings, stores: Stores, timeouts: Timeouts) -> Authenticator | None:
+        """Return what says who sends a request, if this feature does; otherwise everybody is the local admin."""
+        return None
+
+    def services(self, services: Services) -> Iterable[object]:
+        """Return the feature's own services, which its routes get with `services.get(ItsType)`.
+
+        Features that it needs have added theirs before. One that is a `ChangeObserver` sees what all requests change.
+        """
+        return ()
+
+    def install(self, app: FastAPI, settings: Settings) -> None:
+        """Add to the application what is no route of FastAPI."""
+
+    def running(self, app: FastAPI, services: Services) -> AbstractAsyncContextManager[None]:
+        """Return a context that is open while the gateway serves requests."""
+        return nullcontext()

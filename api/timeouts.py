@@ -1,7 +1,12 @@
-"""The gateway's times in one object, so that tests can have others (API-2)."""
+"""The gateway's times in one object, so that tests can have others, and store reads with a time limit (API-2)."""
 
+import asyncio
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TypeVar
+
+from turnkeeper.stores.database.database import StoreUnavailableError
 
 
 @dataclass(kw_only=True)
@@ -75,3 +80,20 @@ class Timeouts:
     def rpc(self) -> timedelta:
         """`call`, as the SDK takes it."""
         return timedelta(seconds=self.call)
+
+
+Answer = TypeVar("Answer")
+
+
+async def read_store(reading: Awaitable[Answer], *, until: float) -> Answer:
+    """Return the result of `reading`. Raises `StoreUnavailableError` once the loop's clock reaches `until`."""
+    try:
+        async with asyncio.timeout_at(until):
+            return await reading
+    except TimeoutError:
+        raise StoreUnavailableError("The store did not answer in time.") from None
+
+
+def seconds_from_now(seconds: float) -> float:
+    """Return the time in `seconds`, on the loop's clock."""
+    return asyncio.get_running_loop().time() + seconds

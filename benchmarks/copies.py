@@ -19,7 +19,7 @@ import httpx
 from benchmarks.environment import BOUND, bench_environment
 from benchmarks.results import Row, within
 from turnkeeper.features.copies.document.document import FORMAT, VERSION
-from turnkeeper.ops.local.ports import LOOPBACK
+from turnkeeper.ops.local.processes import LOOPBACK
 
 TURNS = 2_000
 EARLY_TURN = 12

@@ -17,7 +17,7 @@ from time import monotonic, process_time
 from openai import AsyncOpenAI
 
 from benchmarks.vendor import written_at
-from turnkeeper.ops.local.ports import LOOPBACK
+from turnkeeper.ops.local.processes import LOOPBACK
 
 ROOT = Path(__file__).parents[1]
 

@@ -27,8 +27,7 @@ from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationUpdate
 from turnkeeper.ops.local.dev_server import DevServer
-from turnkeeper.ops.local.ports import LOOPBACK, free_port
-from turnkeeper.ops.local.processes import Program
+from turnkeeper.ops.local.processes import LOOPBACK, Program, free_port
 from turnkeeper.ops.local.supervisor import own_command
 from turnkeeper.stores.temporal.connection import connect
 

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from turnkeeper.activities.providers.offline.model import answer
+from turnkeeper.activities.providers.offline.provider import answer
 from turnkeeper.models.context.summary import summary_request
 from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.session.running_turn import number_calls
 from turnkeeper.models.session.session import Session
-from turnkeeper.models.session.turn.running_turn import number_calls
+from turnkeeper.models.transcript.conversation import ToolResult
 from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, Part, RespondPart, SummaryOutcome
-from turnkeeper.models.transcript.trajectory import ToolResult
 
 PAGE = Path(__file__).parents[1] / "docs" / "growth.md"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -9,7 +9,7 @@ from turnkeeper.features.tasks.rules.enrichment import BARE_PROMPT_CHARS, PROMPT
 from turnkeeper.features.tasks.rules.hand_off import validate_conversation_history
 from turnkeeper.features.tasks.session.task import CreateTask, prepare_task
 from turnkeeper.models.settings.history_policy import PRESETS
-from turnkeeper.models.tokens import estimate_tokens
+from turnkeeper.models.texts import estimate_tokens
 
 MESSAGES = 50
 MAX_MS = 10

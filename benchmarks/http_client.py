@@ -7,7 +7,7 @@ from typing import Any
 
 from httpx import codes
 
-from turnkeeper.ops.local.ports import LOOPBACK
+from turnkeeper.ops.local.processes import LOOPBACK
 
 KEPT_OPEN_SECONDS = 1.0
 """The gateway closes a connection that is idle for 5 s."""

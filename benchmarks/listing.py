@@ -17,7 +17,7 @@ from benchmarks.environment import BOUND, OWN_SESSIONS, bench_environment, inter
 from benchmarks.results import Row, ms, row
 from turnkeeper.api.history.visible_sessions import SESSIONS
 from turnkeeper.features.listing.lists import PAGE
-from turnkeeper.ops.local.ports import LOOPBACK
+from turnkeeper.ops.local.processes import LOOPBACK
 
 COUNT, FORGOTTEN = 1_000, 300
 AT_ONCE = 16

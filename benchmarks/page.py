@@ -9,7 +9,7 @@ from benchmarks.environment import BOUND, bench_environment
 from benchmarks.results import Row, row, within
 from tests.clients.page.conftest import CHROMIUM
 from tests.clients.page.network import Network
-from turnkeeper.ops.local.ports import LOOPBACK
+from turnkeeper.ops.local.processes import LOOPBACK
 
 SHORT, LONG = 20, 2_000
 """The turns of two sessions, of which the page shows the newest."""

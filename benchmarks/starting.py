@@ -13,8 +13,7 @@ import httpx
 from benchmarks import proc
 from benchmarks.environment import BOUND
 from benchmarks.results import Row, within
-from turnkeeper.ops.local.ports import LOOPBACK, free_port
-from turnkeeper.ops.local.processes import Program
+from turnkeeper.ops.local.processes import LOOPBACK, Program, free_port
 from turnkeeper.ops.local.supervisor import own_command
 
 SAMPLES = 5

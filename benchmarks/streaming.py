@@ -25,9 +25,9 @@ from benchmarks.environment import (
 )
 from benchmarks.results import Row, ms, p95, row, within
 from benchmarks.vendor import CHUNKS_A_SECOND, written_at
-from turnkeeper.clients.python.events import Event, PartialEvent, UpdateEvent
+from turnkeeper.clients.python.conversation import Event, PartialEvent, UpdateEvent
 from turnkeeper.clients.python.gateway import GatewayClient
-from turnkeeper.ops.local.ports import LOOPBACK
+from turnkeeper.ops.local.processes import LOOPBACK
 
 SHORT_CHUNKS, SHORT_ANSWERS = 15, 30
 """Answers of which only the beginning counts."""

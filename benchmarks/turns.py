@@ -6,8 +6,7 @@ from statistics import mean, median
 
 from benchmarks.environment import BenchSession, OurSession, bench_environment, interleaved
 from benchmarks.results import Row, ms, row, within
-from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationUpdate
-from turnkeeper.models.transcript.trajectory import ModelStep
+from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationUpdate, ModelStep
 
 EARLY, LATE, SAMPLES = 5, 200, 20
 """An early and a late turn of a session, and how many turns around each are measured."""

@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Any
 
 from tests.vendors.chat_wire import DONE, call_deltas, chunk, sse, usage_of
-from turnkeeper.ops.local.ports import LOOPBACK
+from turnkeeper.ops.local.processes import LOOPBACK
 from turnkeeper.testing.vendor_server import Answer, Call
 
 FIRST_SECONDS, CHUNKS_A_SECOND = 0.3, 50

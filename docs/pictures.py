@@ -19,8 +19,7 @@ from playwright.async_api import Page, async_playwright
 from terminal_picture import FaintScreen, svg_of
 
 from tests.clients.terminal.terminal import Terminal, terminal_with
-from turnkeeper.clients.python.conversation import Conversation
-from turnkeeper.clients.python.events import UpdateEvent
+from turnkeeper.clients.python.conversation import Conversation, UpdateEvent
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.ops.demo.scenario import DemoEnvironment, demo_environment
 from turnkeeper.ops.local.supervisor import own_command

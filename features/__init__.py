@@ -4,9 +4,8 @@
     as the      ├── Feature.worker ─────────> worker.py     workflows, activities, texts of the offline model
     settings    ├── Feature.session_part ───> models/session/session.py: state, rules, tools
     say         ├── Feature.workflow_part ──> workflows/workflow_part.py: what a session runs
-                └── Feature.commands ───────> doctor, up    a check
-    all ────────┬── Feature.commands ───────> cli.py        commands: another gateway may have what is off here
-                └── Feature.load_tables ────> stores        tables: all stores have the same ones
+                └── Feature.commands ───────> cli.py        commands, and a check for doctor and up
+    all ─────────── Feature.load_tables ────> stores        tables: all stores have the same ones
 
 The core imports no feature. A feature imports the core, and other features only if its first sentence says so; a test
 holds both. To add one, write its folder, and name it in `FEATURES`.
@@ -59,10 +58,22 @@ def load_tables() -> None:
 
 
 def enable(features: Sequence[Feature]) -> None:
-    """Give the features' parts to all sessions of this process, which runs no workflows; see `in_workflows.py`."""
+    """Give the features' parts to all sessions of this process, which runs no workflows."""
     from turnkeeper.models.session.session import use_parts
 
     use_parts([part for feature in features if (part := feature.session_part)])
+
+
+def enable_in_workflows(features: Sequence[Feature]) -> None:
+    """Give the features' parts to all sessions of this process, which runs or replays them.
+
+    All workers of an installation, and its gateways, have the same features: a session with anything of another feature
+    fails its workflow tasks until that is enabled again.
+    """
+    from turnkeeper.workflows.workflow_part import use_workflow_parts  # gateways load no workflows
+
+    enable(features)
+    use_workflow_parts([part for feature in features if (part := feature.workflow_part)])
 
 
 def _load(name: str) -> Feature:

@@ -1,15 +1,18 @@
 """One feature of the product: its name, what it needs, and its parts for each process."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:  # each process loads only its own parts
+    import typer
+
     from turnkeeper.activities.worker_feature import WorkerFeature
-    from turnkeeper.api.gateway_feature import GatewayFeature
-    from turnkeeper.features.commands_feature import CommandsFeature
+    from turnkeeper.api.services import GatewayFeature
     from turnkeeper.models.session.session import SessionPart
+    from turnkeeper.models.settings.settings import Settings
     from turnkeeper.workflows.workflow_part import WorkflowPart
 
 
@@ -59,3 +62,34 @@ class Feature:
     def _load(self, part: str) -> Any:
         module = f"turnkeeper.features.{self.name}.{part}"
         return getattr(import_module(module), part.upper()) if find_spec(module) else None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check. `unknown`: an earlier finding has to be fixed first."""
+
+    subject: str
+    state: Literal["good", "broken", "unknown"]
+    message: str
+    fix: str = ""
+
+
+class CommandsFeature:
+    """The hooks of the command line. Each one adds nothing, unless a feature overrides it.
+
+    Every command loads the module, so what it needs beyond this is imported where it is used.
+    """
+
+    commands: "typer.Typer | None" = None
+    """Commands beside those of `cli.py`."""
+
+    async def variables(self, settings: "Settings", print_line: Callable[[str], None]) -> Mapping[str, str]:
+        """Return environment variables with settings of the gateway that follow from what `turnkeeper up` starts.
+
+        Raises `SettingsError`: nothing can be started.
+        """
+        return {}
+
+    async def check(self, settings: "Settings") -> Finding | None:
+        """Return what `turnkeeper doctor` says, and `turnkeeper up` if it is broken; `None`: nothing."""
+        return None

@@ -1,7 +1,7 @@
 """Everything that can go wrong, sorted by who can fix it. All our exceptions derive from `TurnkeeperError`.
 
 the caller    RejectedError           nothing enters the session; the gateway answers 4xx
-                                      (`models/session/queue/prompts.py`, validators of updates)
+                                      (`models/session/prompts.py`, validators of updates)
               TaskValidationError     no task is created; the gateway answers 422 (TSK-1)
 the operator  SettingsError           the process does not start (`models/settings/settings.py`)
 the world     ErrorType               judged once, in `activities/failures.py`: the turn ends, not the session (AGT-9)
@@ -17,7 +17,7 @@ TurnExitError
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Literal, NoReturn
 
@@ -170,3 +170,16 @@ MAX_KEY_CHARS = 32
 
 _HUGE = 2**63
 """Python itself raises for numbers of some thousand digits."""
+
+
+def growing_pauses(first: float, longest: float) -> Iterator[float]:
+    """Yield pauses in seconds, endlessly: `first`, then each twice the one before, up to `longest`.
+
+    >>> pauses = growing_pauses(0.5, 3.0)
+    >>> [next(pauses) for _ in range(5)]
+    [0.5, 1.0, 2.0, 3.0, 3.0]
+    """
+    pause = first
+    while True:
+        yield pause
+        pause = min(2 * pause, longest)

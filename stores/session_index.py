@@ -26,12 +26,11 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Executable, Row, case, func, or_, select, tuple_, update
 
 from turnkeeper.models.ids import WorkflowId, session_id_of, tenant_of
-from turnkeeper.models.texts.one_line import searchable
-from turnkeeper.models.transcript.index_entry import IndexEntry, IndexStatus
-from turnkeeper.models.transcript.task_view import HandOffReport, TaskStatus
+from turnkeeper.models.legible import searchable
+from turnkeeper.models.transcript.conversation import HandOffReport, TaskStatus
+from turnkeeper.models.transcript.model_call import IndexEntry, IndexStatus
 from turnkeeper.stores.database.database import Database, StoreUnavailableError
-from turnkeeper.stores.database.moments import microseconds, moment_of
-from turnkeeper.stores.database.rows import delete_rows, insert_into, insert_missing
+from turnkeeper.stores.database.rows import delete_rows, insert_into, insert_missing, microseconds, moment_of
 from turnkeeper.stores.database.tables import INDEX_REPAIRS, MAX_ID_CHARS, SESSIONS
 
 
@@ -140,7 +139,9 @@ class SessionIndex:
         """Store rows that sessions themselves have sent; a row of a later revision, or of a later session, stays."""
         rows = _rows(sessions)
         if rows:
-            await self._database.write(lambda connection: _put(connection, rows))
+            await self._database.write(
+                lambda connection: connection.execute(_put_statement(connection.dialect.name), rows)
+            )
 
     async def add_missing(self, sessions: Sequence[IndexedSession]) -> None:
         """Store the rows whose sessions have none."""
@@ -200,10 +201,6 @@ def _conditions(query: IndexQuery) -> list[ColumnElement[bool]]:
     if query.task_status is not None:
         conditions.append(SESSIONS.c.task_status == query.task_status)
     return conditions
-
-
-def _put(connection: Connection, rows: Sequence[dict[str, object]]) -> None:
-    connection.execute(_put_statement(connection.dialect.name), rows)
 
 
 @cache

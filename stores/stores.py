@@ -5,13 +5,12 @@ from typing import Self
 
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.settings.settings import Settings, SettingsError
-from turnkeeper.stores.archive import Archive
+from turnkeeper.stores.archive import Archive, Prompts
 from turnkeeper.stores.blobs import Blobs, attachments_owner, document_owner, opaque_owner
 from turnkeeper.stores.database import OTHER_TABLES
 from turnkeeper.stores.database.database import Database
 from turnkeeper.stores.database.rows import delete_rows
 from turnkeeper.stores.database.tables import DELETED_WITH_SESSION, METADATA
-from turnkeeper.stores.prompts import Prompts
 from turnkeeper.stores.session_index import IndexWriter, SessionIndex
 
 
@@ -42,14 +41,7 @@ class Stores:
         except ValueError as error:
             raise SettingsError(f"archive_url: {error}") from error
         index = SessionIndex(database)
-        return cls(
-            database,
-            Archive(database),
-            Blobs(database),
-            Prompts(database),
-            index,
-            IndexWriter(index),
-        )
+        return cls(database, Archive(database), Blobs(database), Prompts(database), index, IndexWriter(index))
 
     async def has(self, session_id: WorkflowId) -> bool:
         """Return whether the session has archived turns or a row in the index."""

@@ -22,7 +22,7 @@ from uuid import uuid4
 from pydantic import JsonValue
 from temporalio.client import Client, WorkflowHandle
 
-from turnkeeper.activities.providers.offline.model import OfflineModel, deltas_of
+from turnkeeper.activities.providers.offline.provider import OfflineModel, deltas_of
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
 from turnkeeper.activities.toolbox.toolbox import Toolbox, own_tool_server
 from turnkeeper.features.agents.agent import Agent
@@ -33,13 +33,12 @@ from turnkeeper.models.ids import SESSION_TYPE
 from turnkeeper.models.session.agents import AgentChange
 from turnkeeper.models.session.approvals import PendingApproval, PendingApprovals, ResolveApproval
 from turnkeeper.models.session.messages import SessionInput, with_agent
-from turnkeeper.models.session.queue.prompts import PromptSignal
+from turnkeeper.models.session.prompts import PromptSignal
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState
+from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState, ModelStep, ToolCall
 from turnkeeper.models.transcript.model_call import CallPart, ModelRequest, ModelResponse, RespondPart
-from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall
 from turnkeeper.ops.local.dev_server import DevServer
-from turnkeeper.stores.partials.heartbeats import HeartbeatCarrier
+from turnkeeper.stores.partials.factory import HeartbeatCarrier
 from turnkeeper.stores.stores import Stores
 from turnkeeper.stores.temporal.connection import connect, prepare_embedded
 from turnkeeper.worker import build_worker

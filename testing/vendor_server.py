@@ -222,9 +222,7 @@ async def _received(reader: asyncio.StreamReader) -> Received | None:
         return None  # another test's client, which waits for a server of its own on this port
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     return Received(
-        path=first.split(" ")[1],
-        headers=headers,
-        raw=await reader.readexactly(int(headers.get("content-length", 0))),
+        path=first.split(" ")[1], headers=headers, raw=await reader.readexactly(int(headers.get("content-length", 0)))
     )
 
 

@@ -24,12 +24,11 @@ from tests.harness import PATIENT_SECONDS, patient, product
 from tests.log_watch import LOG_WATCH
 from tests.stores.ready_files import make_files_with_tables
 from turnkeeper.api.timeouts import Timeouts
-from turnkeeper.features import all_features
-from turnkeeper.features.in_workflows import enable_in_workflows
+from turnkeeper.features import all_features, enable_in_workflows
 from turnkeeper.ops.local.dev_server import QUERIES
 from turnkeeper.stores.temporal import search_attributes
 from turnkeeper.stores.temporal.payload_converter import DATA_CONVERTER
-from turnkeeper.workflows.hosting.sdk_internals import EvictingRunner
+from turnkeeper.workflows.hosting import EvictingRunner
 
 settings.register_profile(
     "turnkeeper",
@@ -140,7 +139,7 @@ def _patience_with_a_busy_machine() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("turnkeeper.workflows.activity_options.UNFINISHED_PATIENCE", patience)
         patch.setattr("turnkeeper.activities.call_model.STORE_SECONDS", PATIENT_SECONDS)
-        patch.setattr("turnkeeper.activities.quick_reads.MAX_SECONDS", PATIENT_SECONDS)
+        patch.setattr("turnkeeper.activities.tools.MAX_READ_SECONDS", PATIENT_SECONDS)
         yield
 
 

@@ -17,22 +17,27 @@ from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker
 
 from tests.log_watch import LOG_WATCH
 from tests.waiting import BOUND, until
-from turnkeeper.activities.model_request.model_client import ProviderSource
+from turnkeeper.activities.model_client import ProviderSource
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
 from turnkeeper.activities.providers.provider import Provider
-from turnkeeper.activities.tool_progress import ProgressListener
-from turnkeeper.activities.tools import ToolSource
+from turnkeeper.activities.tools import ProgressListener, ToolSource
 from turnkeeper.api.temporal.temporal_calls import retry_undone
 from turnkeeper.api.timeouts import Timeouts
-from turnkeeper.features.tasks.session.task_specs import TASK_TOOLS
-from turnkeeper.models.context.context_view import ContextView
+from turnkeeper.features.tasks.session.sub_tasks import TASK_TOOLS
 from turnkeeper.models.context.summary import INSTRUCTION
+from turnkeeper.models.http_responses import ContextView
 from turnkeeper.models.session.approvals import PendingApproval, PendingApprovals
 from turnkeeper.models.session.messages import SessionInput
-from turnkeeper.models.session.queue.prompts import QueueView
+from turnkeeper.models.session.prompts import QueueView
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState, ConversationUpdate
+from turnkeeper.models.transcript.conversation import (
+    ConversationMessage,
+    ConversationState,
+    ConversationUpdate,
+    FileChange,
+    ToolResult,
+)
 from turnkeeper.models.transcript.model_call import (
     CallPart,
     ModelRequest,
@@ -43,7 +48,6 @@ from turnkeeper.models.transcript.model_call import (
     ToolList,
     ToolSpec,
 )
-from turnkeeper.models.transcript.trajectory import FileChange, ToolResult
 from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.stores import Stores

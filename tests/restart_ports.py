@@ -4,7 +4,7 @@ import random
 import socket
 from contextlib import suppress
 
-from turnkeeper.ops.local.ports import LOOPBACK
+from turnkeeper.ops.local.processes import LOOPBACK
 
 FIRST, LAST = 20_000, 32_767
 """Linux assigns ports from 32,768 on: one of those may be another program's while the server is down."""

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from turnkeeper.api.callers import Role as Role
     from turnkeeper.clients.python.attachments import read_attachment as read_attachment
     from turnkeeper.clients.python.conversation import Conversation as Conversation
-    from turnkeeper.clients.python.errors import CopyFailedError as CopyFailedError
-    from turnkeeper.clients.python.errors import GatewayError as GatewayError
-    from turnkeeper.clients.python.errors import GatewayProblemError as GatewayProblemError
-    from turnkeeper.clients.python.errors import GatewayUnreachableError as GatewayUnreachableError
-    from turnkeeper.clients.python.errors import GatewayUnreadableError as GatewayUnreadableError
-    from turnkeeper.clients.python.errors import Problem as Problem
-    from turnkeeper.clients.python.events import Event as Event
+    from turnkeeper.clients.python.conversation import Event as Event
     from turnkeeper.clients.python.gateway import GatewayClient as GatewayClient
+    from turnkeeper.clients.python.request_sender import CopyFailedError as CopyFailedError
+    from turnkeeper.clients.python.request_sender import GatewayError as GatewayError
+    from turnkeeper.clients.python.request_sender import GatewayProblemError as GatewayProblemError
+    from turnkeeper.clients.python.request_sender import GatewayUnreachableError as GatewayUnreachableError
+    from turnkeeper.clients.python.request_sender import GatewayUnreadableError as GatewayUnreadableError
+    from turnkeeper.clients.python.request_sender import Problem as Problem
     from turnkeeper.features.agents.agent import Agent as Agent
     from turnkeeper.features.agents.agent import AgentDefinitionError as AgentDefinitionError
     from turnkeeper.features.agents.plugin import TurnkeeperPlugin as TurnkeeperPlugin
@@ -43,15 +43,15 @@ _MODULES = {
     "Caller": "api.callers",
     "Configure": "models.session.messages",
     "Conversation": "clients.python.conversation",
-    "CopyFailedError": "clients.python.errors",
-    "Event": "clients.python.events",
+    "CopyFailedError": "clients.python.request_sender",
+    "Event": "clients.python.conversation",
     "GatewayClient": "clients.python.gateway",
-    "GatewayError": "clients.python.errors",
-    "GatewayProblemError": "clients.python.errors",
-    "GatewayUnreachableError": "clients.python.errors",
-    "GatewayUnreadableError": "clients.python.errors",
+    "GatewayError": "clients.python.request_sender",
+    "GatewayProblemError": "clients.python.request_sender",
+    "GatewayUnreachableError": "clients.python.request_sender",
+    "GatewayUnreadableError": "clients.python.request_sender",
     "Image": "features.agents.tool",
-    "Problem": "clients.python.errors",
+    "Problem": "clients.python.request_sender",
     "Role": "api.callers",
     "Settings": "models.settings.settings",
     "SettingsError": "models.settings.settings",

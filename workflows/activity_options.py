@@ -5,7 +5,7 @@ from datetime import timedelta
 from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityCancellationType, ActivityConfig
 
-from turnkeeper.stores.database.timeouts import OPERATION_SECONDS
+from turnkeeper.stores.database import OPERATION_SECONDS
 
 HEARTBEAT_TIMEOUT = timedelta(seconds=8)
 """Activities heartbeat every 3 s; a dead worker is detected after this time."""

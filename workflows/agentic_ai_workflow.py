@@ -4,7 +4,7 @@ Handlers only write into the session (`models/session/session.py`) and return; o
 next prompt, runs its turn to the end (`workflows/turn/turn_runner.py`), and continues as new when the history has grown
 (SES-14), also in the middle of a turn. So prompts can arrive at any time, are processed one at a time, and
 continue-as-new never interrupts a handler. Two background tasks move the oldest turns to the archive
-(`workflows/archiving.py`), and park prompts there that a run can't carry over (`workflows/parking.py`).
+and park prompts there that a run can't carry over (`workflows/archiving.py`).
 
 Arguments are parsed here, not by Temporal: it would silently drop a malformed signal, or fail the workflow task for
 ever (SES-5).
@@ -21,12 +21,12 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from turnkeeper.models.context.context_view import ContextView
     from turnkeeper.models.errors import RejectedError, TurnPausedError
+    from turnkeeper.models.http_responses import ContextView
     from turnkeeper.models.ids import WorkflowId, session_id_of
     from turnkeeper.models.replay_text.turns import ReplayTurns
     from turnkeeper.models.session.approvals import ApprovalReceipt, PendingApprovals, ResolveApproval, check_decision
-    from turnkeeper.models.session.archive.archive_messages import ArchiveMove, ArchiveMoveQuery
+    from turnkeeper.models.session.archive import ArchiveMove, ArchiveMoveQuery
     from turnkeeper.models.session.messages import (
         CancelReceipt,
         CancelTurn,
@@ -46,7 +46,7 @@ with workflow.unsafe.imports_passed_through():
         parse_replay_request,
         read_end,
     )
-    from turnkeeper.models.session.queue.prompts import WIDEST, Prompt, QueueView
+    from turnkeeper.models.session.prompts import WIDEST, Prompt, QueueView
     from turnkeeper.models.session.session import Session
     from turnkeeper.models.session.start import check_outside_start, read_start
     from turnkeeper.models.session.views import (
@@ -61,13 +61,11 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.transcript.model_call import ModelRequestPage, ModelRequestQuery
     from turnkeeper.models.wire import Compact
     from turnkeeper.workflows import activity_options
-    from turnkeeper.workflows.archiving import Archiving, Listing
-    from turnkeeper.workflows.background import report_rejections
+    from turnkeeper.workflows.archiving import Archiving, Listing, Parking
     from turnkeeper.workflows.new_run import HistoryGrowth, LastChange, NewRun
-    from turnkeeper.workflows.parking import Parking
     from turnkeeper.workflows.turn.turn_runner import TurnRunner
     from turnkeeper.workflows.web_ui import WebUi
-    from turnkeeper.workflows.workflow_part import Host, workflow_parts
+    from turnkeeper.workflows.workflow_part import Host, report_rejections, workflow_parts
 
 
 @workflow.defn
@@ -147,7 +145,6 @@ class AgenticAIWorkflow:
                 return
 
     async def _wait_for_work(self) -> None:
-        """Wait for what the main loop has to do; some sessions end once they were open for long enough."""
         await workflow.wait_condition(lambda: self._has_work() or self._is_answered())
         if self._has_work():
             return
@@ -191,7 +188,6 @@ class AgenticAIWorkflow:
         )
 
     async def _run_to_end(self, turn: TurnRunner) -> None:
-        """Run the turn to its end, or continue as new if the history has grown."""
         while True:
             self._turn = turn
             try:
@@ -236,11 +232,7 @@ class AgenticAIWorkflow:
         self, raw: object, *, extra_arguments: int = 0, max_chars: int = WIDEST.max_prompt_chars
     ) -> Prompt | None:
         return self._session.receive(
-            raw,
-            extra_arguments=extra_arguments,
-            max_chars=max_chars,
-            new_id=str(workflow.uuid4()),
-            now=workflow.now(),
+            raw, extra_arguments=extra_arguments, max_chars=max_chars, new_id=str(workflow.uuid4()), now=workflow.now()
         )
 
     @workflow.signal(description="A message of another session, for a feature: {feature, kind, body?}. For our own.")

@@ -17,7 +17,7 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from turnkeeper.activities.deletion import DeletionActivities
+    from turnkeeper.activities.archive import DeletionActivities
     from turnkeeper.models.errors import RejectedError
     from turnkeeper.models.session.messages import DeletionOrder, DeletionProgress, SessionRuns, parse
     from turnkeeper.workflows.activity_options import DELETION_PAUSE, DELETION_QUIET, STORE_WORK

@@ -21,12 +21,10 @@ from typing import NoReturn, TypeVar
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from turnkeeper.models.as_of import AsOf, WorkflowTaskStart
     from turnkeeper.models.limits import LAST_HISTORY_BYTES, LAST_HISTORY_EVENTS
     from turnkeeper.models.session.session import Session
-    from turnkeeper.models.wire import Frozen
-    from turnkeeper.workflows.archiving import Archiving
-    from turnkeeper.workflows.parking import Parking
+    from turnkeeper.models.wire import AsOf, Frozen, WorkflowTaskStart
+    from turnkeeper.workflows.archiving import Archiving, Parking
 
 
 class HistoryGrowth:

@@ -12,11 +12,10 @@ from turnkeeper.models.ids import sibling_url
 from turnkeeper.models.session.approvals import PendingApproval
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.views import approvals_of
-from turnkeeper.models.texts.counted import counted
+from turnkeeper.models.texts import counted
 from turnkeeper.models.transcript.attachments import with_names
-from turnkeeper.models.transcript.refused_parts import left_out_text
-from turnkeeper.models.transcript.task_view import SubTask
-from turnkeeper.models.transcript.trajectory import ToolCall, Usage, dollars
+from turnkeeper.models.transcript.conversation import SubTask, ToolCall, Usage, dollars
+from turnkeeper.models.transcript.model_call import left_out_text
 
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.session.session import Session
@@ -80,7 +79,6 @@ def _context(session: Session) -> str:
 
 
 def _archive(session: Session) -> list[str]:
-    """Return the archive's last problem, also after it is over."""
     report = session.archive.report
     lines = []
     if report.failing_since:
@@ -176,7 +174,6 @@ def _tasks(session: Session) -> list[str]:
 
 
 def _task(session: Session, task: SubTask) -> str:
-    """Return a task's title, status and progress."""
     url = sibling_url(session.config.chat_url, session.id, task.task_id)
     name = f"[{_plain(task.title)}]({url})" if url else _plain(task.title)
     percent = "" if task.percent is None else f", {task.percent} %"

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from turnkeeper.models.errors import ErrorType, TurnkeeperError
-from turnkeeper.models.tokens import tokens_of, weighted_chars
-from turnkeeper.models.transcript.refused_parts import RefusedPart
-from turnkeeper.models.transcript.trajectory import Usage
+from turnkeeper.models.texts import tokens_of, weighted_chars
+from turnkeeper.models.transcript.conversation import Usage
+from turnkeeper.models.transcript.model_call import RefusedPart
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What a provider is: one class in a folder of its own, with all that we know of its vendor (AGT-4).
+"""What a provider is: one class in a folder of its own, with all that we know of its vendor; their registry (AGT-4).
 
 `turnkeeper.testing` has the tests that every provider passes.
 """
@@ -7,11 +7,14 @@ import importlib.util
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from pkgutil import resolve_name
 from typing import Self
 
 from turnkeeper.activities.providers.protocol import AttachmentProblem, CallInfo, Delta, ErrorKind, ModelError
+from turnkeeper.models.ids import BUILT_IN_PROVIDERS, providers
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
 
@@ -83,3 +86,47 @@ class Provider(ABC):
     def left_out(self) -> Mapping[str, Sequence[str]]:
         """Return what is left out of all requests to each model since the vendor refused it, for people (AGT-9)."""
         return {}
+
+
+def provider_class(name: str) -> type[Provider]:
+    """Return the provider that a model's name begins with. It is loaded now, without its SDK. Raises `KeyError`."""
+    provider: type[Provider] = resolve_name(BUILT_IN_PROVIDERS[name])
+    return provider
+
+
+class ProviderRegistry:
+    """The providers of this worker, by name. Each factory is called once, on first use, and may raise `ModelError`."""
+
+    def __init__(self, factories: Mapping[str, Callable[[], Provider]]) -> None:
+        self._factories = dict(factories)
+        self._providers: dict[str, Provider] = {}
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> Self:
+        """Return all providers as the settings say."""
+
+        def build(name: str) -> Provider:
+            return provider_class(name).from_settings(settings)
+
+        return cls({name: partial(build, name) for name in providers()})
+
+    def resolve(self, model: str) -> tuple[Provider, str]:
+        """Return the provider of `<provider>:<name>` and the name. Raises `ModelError`."""
+        provider, colon, name = model.partition(":")
+        if not colon or provider not in self._factories:
+            provider_names = ", ".join(sorted(self._factories)) or "none"
+            raise ModelError(
+                "bad_request", f"{model!r} is not provider:name with one of this worker's providers: {provider_names}"
+            )
+        if provider not in self._providers:
+            self._providers[provider] = self._factories[provider]()
+        return self._providers[provider], name
+
+    def refused_parts(self) -> dict[str, list[str]]:
+        """Return what is left out of all requests to each model since its vendor refused it (AGT-9)."""
+        return {
+            f"{name}:{model}": list(texts)
+            for name, provider in self._providers.items()
+            for model, texts in provider.left_out().items()
+            if texts
+        }

@@ -25,8 +25,6 @@ ECHO_WORDS = 4
 MIN_ECHO_CHARS = 5
 """Shorter texts of the request are not searched for."""
 
-OMISSION = "[…]"
-
 
 def vendor_words(words: str) -> str:
     """Return the vendor's own words: the beginning of its message, up to a value of the request.
@@ -58,7 +56,7 @@ def redact(words: str, *, max_chars: int = MAX_QUOTE_CHARS, request_body: Mappin
     words_in_line = list(_WORD.finditer(line)) if request_text else []
     visible, end = "", 0
     for first, last in _echoes([word[0] for word in words_in_line], request_text):
-        visible += line[end : words_in_line[first].start()] + OMISSION
+        visible += line[end : words_in_line[first].start()] + "[…]"
         end = words_in_line[last].end()
     line = _SECRET.sub("[secret]", visible + line[end:])
     return line if len(line) <= max_chars else f"{line[: max_chars - 1]}…"

@@ -37,11 +37,10 @@ from turnkeeper.activities.toolbox.workspace import (
     WorkspaceError,
     check_size,
 )
-from turnkeeper.models.bounds import bound_json, head_within
 from turnkeeper.models.ids import WorkflowId, tenant_of
 from turnkeeper.models.session.approvals import NO_DIFFERENCE
 from turnkeeper.models.session.file_changes import unified_diff
-from turnkeeper.models.texts.counted import counted, plural
+from turnkeeper.models.texts import bound_json, counted, head_within, plural
 from turnkeeper.models.transcript.attachments import (
     MAX_ATTACHMENT_BYTES,
     MAX_NAME_CHARS,
@@ -50,8 +49,8 @@ from turnkeeper.models.transcript.attachments import (
     ImageAttachment,
     detect_image_type,
 )
+from turnkeeper.models.transcript.conversation import FileChange, ToolResult
 from turnkeeper.models.transcript.model_call import ToolInvocation
-from turnkeeper.models.transcript.trajectory import FileChange, ToolResult
 
 MAX_THREADS = 40
 """Calls that run at once; others wait. A call that hangs on a dead disk keeps its thread."""
@@ -340,8 +339,6 @@ class _FileTools:
 
 
 class _Clock:
-    """The tool that returns the time."""
-
     def __init__(self, now: Callable[[], datetime]) -> None:
         self._now = now
 
@@ -514,7 +511,6 @@ def _lines_of(text: str) -> list[str]:
 
 
 def _whole_lines(lines: list[str], room: int) -> list[str]:
-    """Return as many of the first lines as fit into `room` bytes."""
     ends = accumulate(len(line.encode()) + 1 for line in lines)
     return lines[: sum(end <= room for end in ends)]
 
@@ -545,7 +541,6 @@ def _span(first: int, last: int, total: int, unit: str) -> str:
 
 
 def _result(outcome: str, lines: Sequence[str] = (), notes: Sequence[str] = ()) -> ToolResult:
-    """Return a result: its outcome, then the lines and notes."""
     return ToolResult(outcome=outcome, content="\n".join([*lines, *(f"[{note}]" for note in notes)]))
 
 

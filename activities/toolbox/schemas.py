@@ -28,8 +28,8 @@ from pydantic import JsonValue
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
-from turnkeeper.models.bounds import is_nested_over
 from turnkeeper.models.errors import TurnkeeperError
+from turnkeeper.models.texts import is_nested_over
 
 MAX_STEPS = 100_000
 """Steps for validating the arguments of one call: about 0.1 s."""
@@ -162,7 +162,6 @@ def _objects_in(value: JsonValue) -> Iterator[dict[str, JsonValue]]:
 
 
 def _errors(validator: Validator, instance: Any, *, most_steps: int) -> Iterator[ValidationError]:
-    """Yield validation errors. Raises `_TooManyStepsError` after `most_steps`."""
     _budget.steps_left = most_steps
     # Each error message contains the instance and schema, which is expensive if they are large.
     _budget.error_cost = 1 + len(json.dumps([instance, validator.schema], default=str)) // 200

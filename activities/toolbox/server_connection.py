@@ -45,11 +45,11 @@ from mcp_types import (
 )
 from pydantic import JsonValue, ValidationError
 
-from turnkeeper.activities.tool_progress import ProgressListener
 from turnkeeper.activities.toolbox.foreign_messages import NOT_SENT, sanitized
-from turnkeeper.activities.toolbox.stdio_server import StdioServer
 from turnkeeper.activities.toolbox.tool_server import Remote, ToolChangedError, ToolServer, UnreachableError
-from turnkeeper.models.bounds import encodable_text
+from turnkeeper.activities.toolbox.transports import StdioServer
+from turnkeeper.activities.tools import ProgressListener
+from turnkeeper.models.texts import encodable_text
 
 LISTING_SECONDS = 10.0
 """How long callers wait for one server's list of tools, which must not delay the lists of others."""

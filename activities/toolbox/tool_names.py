@@ -25,9 +25,9 @@ from turnkeeper.activities.toolbox.built_in import BuiltInConnection, BuiltInToo
 from turnkeeper.activities.toolbox.schemas import ANY_OBJECT, argument_errors, schema_problem
 from turnkeeper.activities.toolbox.tool_server import ToolHints, UnreachableError
 from turnkeeper.activities.tools import ServerLostError
-from turnkeeper.models.bounds import bound_text, encodable, encodable_text
+from turnkeeper.models.texts import bound_text, encodable, encodable_text
+from turnkeeper.models.transcript.conversation import ToolResult, ToolStatus
 from turnkeeper.models.transcript.model_call import MAX_DESCRIPTION_CHARS, ToolEffect, ToolInvocation, ToolSpec
-from turnkeeper.models.transcript.trajectory import ToolResult, ToolStatus
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult, Tool, ToolAnnotations
@@ -88,22 +88,17 @@ class NamedTool:
         if self.schema_problem:
             description = f"{description}\n\nIts arguments, in its server's words: {self._schema_json}"
             schema = ANY_OBJECT
+        has_our_hints = server.built_in or getattr(self.tool, "always_qualified", False)
         return ToolSpec(
             name=self.name,
             description=bound_text(description, MAX_DESCRIPTION_CHARS, 4 * MAX_DESCRIPTION_CHARS),
             input_schema=schema,
-            effect=repetition_effect(
-                self.tool.annotations, trusted=server.trusted or server.built_in or self._reads_resources
-            ),
+            effect=repetition_effect(self.tool.annotations, trusted=server.trusted or has_our_hints),
             built_in=server.built_in,
             server="" if server.built_in else server.name,
             own_name="" if server.built_in else _sanitized_name(self.tool.name),
             local=server.signer is not None,
         )
-
-    @property
-    def _reads_resources(self) -> bool:
-        return getattr(self.tool, "always_qualified", False)  # its annotations are ours
 
     @cached_property
     def _schema(self) -> dict[str, JsonValue]:
@@ -119,7 +114,7 @@ class NamedTool:
 
     def result_of(self, answer: "CallToolResult") -> ToolResult:
         """Return the result of a foreign server as an outcome, its content, and its images and files."""
-        from turnkeeper.activities.toolbox.result_attachments import contents_of
+        from turnkeeper.activities.toolbox.foreign_messages import contents_of
 
         texts, attachments = contents_of(answer.content)
         status: ToolStatus = "error" if answer.is_error else "ok"
@@ -264,7 +259,6 @@ def _sanitized_name(name: str) -> str:
 
 
 def _complaint(error: ValidationError) -> str:
-    """Return which argument is invalid, and what is allowed."""
     field = error.json_path.removeprefix("$").lstrip(".") or "arguments"
     rule = f"{error.validator}: {json.dumps(error.validator_value, ensure_ascii=False)}"
     if error.validator == "additionalProperties" and isinstance(error.schema, Mapping):

@@ -20,13 +20,11 @@ from time import perf_counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Self, cast
 
-from turnkeeper.activities.tool_progress import ProgressListener
 from turnkeeper.activities.toolbox.built_in import BuiltInConnection, built_in_tools
 from turnkeeper.activities.toolbox.call_context import CONTEXT
 from turnkeeper.activities.toolbox.tool_names import NamedTool, ToolNames, error_result, one_line
 from turnkeeper.activities.toolbox.tool_server import Remote, ToolChangedError, ToolServer
-from turnkeeper.activities.tools import ServerLostError
-from turnkeeper.models.bounds import bound_json
+from turnkeeper.activities.tools import ProgressListener, ServerLostError
 from turnkeeper.models.session.approvals import NO_DIFFERENCE
 from turnkeeper.models.settings.mcp_config import (
     OUR_OWN,
@@ -36,8 +34,9 @@ from turnkeeper.models.settings.mcp_config import (
     load_foreign_servers,
 )
 from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.texts import bound_json
+from turnkeeper.models.transcript.conversation import FileChange, ToolResult
 from turnkeeper.models.transcript.model_call import ServerText, ToolInvocation, ToolList, ToolSpec
-from turnkeeper.models.transcript.trajectory import FileChange, ToolResult
 
 if TYPE_CHECKING:
     from mcp_types import RequestParamsMeta, Tool
@@ -310,8 +309,7 @@ def foreign_tool_servers(config: McpConfig, settings: Settings) -> Iterator[Tool
 
 def _target(server: ForeignServer, log: Path) -> Remote:
     # Imported here, since they load the MCP SDK: most workers have only the built-in tools.
-    from turnkeeper.activities.toolbox.http_server import HttpServer, SseServer
-    from turnkeeper.activities.toolbox.stdio_server import StdioServer
+    from turnkeeper.activities.toolbox.transports import HttpServer, SseServer, StdioServer
 
     if server.url is not None:
         return (SseServer if server.is_sse else HttpServer)(server.url, server.headers)

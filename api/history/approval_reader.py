@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Sequence
 
-from turnkeeper.api.history.text_restorer import TextRestorer
+from turnkeeper.api.history.transcript_reader import TextRestorer
 from turnkeeper.api.problems import ProblemError
-from turnkeeper.api.store_calls import seconds_from_now
 from turnkeeper.api.temporal.session_reader import SessionReader
+from turnkeeper.api.timeouts import seconds_from_now
 from turnkeeper.models.ids import WorkflowId, session_id_of, sibling_id
 from turnkeeper.models.session.approvals import PendingApproval, PendingApprovals
 from turnkeeper.models.session.messages import StateRequest
@@ -44,7 +44,7 @@ class ApprovalReader:
                 omitted += pending.omitted if pending else 1
                 waiting = pending.approvals if pending else []
                 for approval in await self._with_texts(session, waiting, room=room, first=not approvals, until=until):
-                    size = _size(approval)
+                    size = len(approval.model_dump_json())
                     if approvals and size > room:
                         omitted += 1
                     else:
@@ -97,7 +97,3 @@ class ApprovalReader:
             return pending, []
         blocked = [task.task_id for task in state.session.tasks if task.status == "input_required"]
         return pending, [sibling_id(task_id, of=workflow_id) for task_id in blocked]
-
-
-def _size(approval: PendingApproval) -> int:
-    return len(approval.model_dump_json())

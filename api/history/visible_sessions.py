@@ -14,8 +14,8 @@ from temporalio.client import Client, WorkflowExecution
 from turnkeeper.api.temporal.session_reader import FINAL_STATUS_OF
 from turnkeeper.api.temporal.temporal_calls import NO_SESSION, call_temporal
 from turnkeeper.api.timeouts import Timeouts
-from turnkeeper.models.bounds import encodable_text
 from turnkeeper.models.ids import SESSION_TYPE, WorkflowId, is_tenant
+from turnkeeper.models.texts import encodable_text
 from turnkeeper.stores.session_index import IndexedSession
 from turnkeeper.stores.temporal import search_attributes
 

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from turnkeeper.api.callers import LOCAL, LOCAL_IDENTITY, Caller, Identity
 from turnkeeper.api.changes import ChangeObserver, Refusal, changes_something
 from turnkeeper.api.http.limits import RequestRates
-from turnkeeper.api.http.problem_responses import problem_response
+from turnkeeper.api.http.responses import problem_response
 from turnkeeper.api.problems import NO_CREDENTIAL, ProblemError, problem, problem_of
 from turnkeeper.api.roles import RequestedRoute, RouteFinder, require
 from turnkeeper.stores.database.database import StoreUnavailableError

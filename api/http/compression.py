@@ -1,7 +1,9 @@
-"""gzip for the gateway's own files and for its JSON (OPS-11).
+"""gzip for the gateway's own files and for its JSON (OPS-11), and ETags: how clients learn that nothing has changed.
 
 Event streams, uploads and large texts pass as they are. So does an answer that sets a cookie: what is compressed
 together with a secret can be guessed from the length (`docs/decisions/0070`).
+
+ETags of what may be compressed are weak: they stand for both encodings.
 """
 
 import asyncio
@@ -13,7 +15,29 @@ from fastapi import Request, Response
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from turnkeeper.api.http.etags import matches
+from turnkeeper.models.session.messages import UpdatesRequest
+
+
+def matches(etag: str, if_none_match: str) -> bool:
+    """Return whether the header `If-None-Match` contains `etag`.
+
+    >>> matches('W/"a"', 'W/"b", "a"'), matches('"a"', '*'), matches('"a"', '"b"')
+    (True, True, False)
+    """
+    candidates = [candidate.strip().removeprefix("W/") for candidate in if_none_match.split(",")]
+    return etag.removeprefix("W/") in candidates or "*" in candidates
+
+
+def poll_etag(first_run_id: str, cursor: UpdatesRequest, revision: int) -> str:
+    """Return the ETag of an answer to a poll: the session's first run, its revision, and the request.
+
+    >>> page = UpdatesRequest(last_seen_message_id="p-1", since_revision=7, limit=1)
+    >>> poll_etag("r", page, 7) == poll_etag("r", UpdatesRequest(limit=1), 7)
+    False
+    """
+    question = sha256(cursor.model_dump_json().encode()).hexdigest()[:12]
+    return f'W/"{first_run_id}-{revision}-{question}"'
+
 
 MIN_BYTES = 1_400
 """A shorter answer takes one packet either way."""

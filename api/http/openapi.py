@@ -5,8 +5,8 @@ Every operation names its problems with `errors(...)`; `problems.py` says what t
 
 from typing import Any
 
-from turnkeeper.api.http.event_stream import EVENT_STREAM
-from turnkeeper.api.http.problem_responses import MEDIA_TYPE
+from turnkeeper.api.http.responses import MEDIA_TYPE
+from turnkeeper.api.http.streams import EVENT_STREAM
 from turnkeeper.api.problems import KINDS, Problem, ProblemName
 
 TAGS: list[dict[str, Any]] = [

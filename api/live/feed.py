@@ -31,16 +31,16 @@ from fastapi.sse import format_sse_event
 from pydantic_core import to_json
 
 from turnkeeper.api.coalescer import Coalescer
-from turnkeeper.api.history.text_restorer import TextRestorer
-from turnkeeper.api.http.closing import Closing
+from turnkeeper.api.history.transcript_reader import TextRestorer
+from turnkeeper.api.http.streams import Closing
 from turnkeeper.api.live.live_output import LiveOutput, PartialEvent, ProgressEvent, SeenSteps, Snapshot
 from turnkeeper.api.problems import Problem, ProblemError, invalid, problem
-from turnkeeper.api.store_calls import seconds_from_now
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.watch import Watch
+from turnkeeper.api.timeouts import seconds_from_now
 from turnkeeper.models.ids import PublicId, WorkflowId
 from turnkeeper.models.session.messages import UpdatesRequest
-from turnkeeper.models.session.queue.prompts import QueuedPrompt
+from turnkeeper.models.session.prompts import QueuedPrompt
 from turnkeeper.models.transcript.conversation import FINAL_STATUSES, ConversationMessage, ConversationUpdate
 from turnkeeper.models.wire import Frozen
 from turnkeeper.stores.partials.carrier import PartialCarrier

@@ -1,4 +1,4 @@
-"""Sending prompts, and reading the conversation: by polls, by a stream of events (API-1), or as a whole."""
+"""Sending prompts, reading the conversation by polls, by a stream of events (API-1) or whole, and approvals (AGT-8)."""
 
 import re
 from collections.abc import AsyncGenerator, Mapping
@@ -13,18 +13,18 @@ from fastapi.responses import JSONResponse
 
 from turnkeeper.api.bodies import Chat, Retry, SendPrompt, session_path
 from turnkeeper.api.changes import Starts
-from turnkeeper.api.dependencies import ChangesDep, MessageId, ServicesDep, SessionId
+from turnkeeper.api.dependencies import CallId, ChangesDep, MessageId, ServicesDep, SessionId
 from turnkeeper.api.http.authentication import until_credential_ends
-from turnkeeper.api.http.etags import matches, poll_etag
-from turnkeeper.api.http.event_stream import EventStreamResponse
+from turnkeeper.api.http.compression import matches, poll_etag
 from turnkeeper.api.http.openapi import PROMPT, WORKER, errors
+from turnkeeper.api.http.streams import EventStreamResponse
 from turnkeeper.api.live.feed import EVENT_ID_PATTERN, Event, UpdateEvent, WaitingPrompts, cursor_of
 from turnkeeper.api.problems import Problem, invalid
-from turnkeeper.api.prompts.attachments import attachments_of
-from turnkeeper.api.prompts.prompt_sender import chat_session_id, new_prompt, retry_prompt
+from turnkeeper.api.prompts import attachments_of, chat_session_id, new_prompt, retry_prompt
 from turnkeeper.api.roles import MAX_HISTORY_BYTES, access
 from turnkeeper.api.services import Services
 from turnkeeper.models.http_responses import (
+    ApprovalDecided,
     ConversationResponse,
     FullConversation,
     PageLinks,
@@ -33,8 +33,9 @@ from turnkeeper.models.http_responses import (
 )
 from turnkeeper.models.ids import ID_PATTERN, WorkflowId, session_id_of
 from turnkeeper.models.limits import Limits
+from turnkeeper.models.session.approvals import Decision, PendingApprovals, ResolveApproval
 from turnkeeper.models.session.messages import UpdatesRequest
-from turnkeeper.models.session.queue.prompts import PromptSignal, QueueView, check_text
+from turnkeeper.models.session.prompts import PromptSignal, QueueView, check_text
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState, ConversationUpdate
 from turnkeeper.models.transcript.partial_output import CallProgress, PartialGrowth
 
@@ -398,3 +399,35 @@ async def _encoded(
     yield first.sse
     async for event in rest:
         yield event.sse
+
+
+approvals_router = APIRouter(tags=["approvals"])
+
+
+@approvals_router.get("/workflow/{id}/approvals", operation_id="get_pending_approvals", responses=errors(*WORKER))
+@access("reader")
+async def get_pending_approvals(services: ServicesDep, workflow_id: SessionId) -> PendingApprovals:
+    """List the tool calls that wait for approval, with their arguments and deadlines.
+
+    Calls of the session's tasks follow its own. Decide each at the approvals of its `workflow_id`.
+    """
+    return await services.approvals.pending(workflow_id)
+
+
+@approvals_router.post(
+    "/workflow/{id}/approvals/{call_id}",
+    operation_id="resolve_approval",
+    responses=errors(*WORKER, "too-large", "session-ended", "unknown-call", "not-awaiting-approval", "other-arguments"),
+)
+@access("approver")
+async def resolve_approval(
+    services: ServicesDep, changes: ChangesDep, workflow_id: SessionId, call_id: CallId, body: Decision
+) -> ApprovalDecided:
+    """Approve or reject a call. Repeating a decision has no effect; a different decision afterwards is a 409.
+
+    The call's `decided_by` is the person of the key or token, if that has one.
+    """
+    request = ResolveApproval(call_id=call_id, **body.model_dump())
+    async with changes.begin(body.decision, workflow_id, call_id=call_id):
+        receipt = await services.sessions.resolve_approval(workflow_id, request, by=changes.caller.user)
+    return ApprovalDecided(workflow_id=session_id_of(workflow_id), call_id=receipt.call_id, decision=receipt.decision)

@@ -1,23 +1,32 @@
-"""The chat page: a document, its styles, modules and icon, all served by the gateway (API-5).
+"""The chat page and the pages of the API's documentation, all served by the gateway (API-1, API-5).
 
-The content security policy allows only these files and only requests to this gateway, forbids frames, and accepts HTML
-only from the one function that inserts what the gateway has sanitised. So a mistake in the page is not exploitable.
+The chat page is a document, its styles, modules and icon. Its content security policy allows only these files and only
+requests to this gateway, forbids frames, and accepts HTML only from the one function that inserts what the gateway has
+sanitised. So a mistake in the page is not exploitable.
+
+FastAPI's own `/docs` and `/redoc` load scripts and styles from a content delivery network: offline they stay blank, and
+online the network learns of each visit. Swagger UI and Redoc are the files of the package `fastapi-offline`; its code
+is not used.
 """
 
 import html
 import json
+import os
 from functools import cache
 from hashlib import sha256
+from importlib.util import find_spec
 from pathlib import Path
 
 from fastapi import FastAPI, Request, Response
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.responses import FileResponse
+from starlette.staticfiles import NotModifiedResponse, StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from turnkeeper.api.http.compression import StaticContent
-from turnkeeper.api.http.problem_responses import MEDIA_TYPE
-from turnkeeper.api.roles import access
+from turnkeeper.api.http.responses import MEDIA_TYPE
+from turnkeeper.api.roles import Access, access
 from turnkeeper.models.settings.settings import Settings
 
 STATIC = Path(__file__).parents[2] / "clients" / "page"
@@ -149,7 +158,8 @@ class ProblemPageMiddleware:
         self._template = page_files().document("problem.html")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "GET" or not _accepts_pages(scope):
+        is_get = scope["type"] == "http" and scope["method"] == "GET"
+        if not is_get or "text/html" not in Headers(scope=scope).get("accept", ""):
             await self._app(scope, receive, send)
             return
         start: Message | None = None
@@ -157,7 +167,8 @@ class ProblemPageMiddleware:
 
         async def send_page(message: Message) -> None:
             nonlocal start, body
-            if message["type"] == "http.response.start" and _is_problem(message):
+            is_start = message["type"] == "http.response.start"
+            if is_start and Headers(raw=message["headers"]).get("content-type", "").startswith(MEDIA_TYPE):
                 start = message
             elif start is None:
                 await send(message)
@@ -178,15 +189,77 @@ class ProblemPageMiddleware:
         return page.encode()
 
 
-def _accepts_pages(scope: Scope) -> bool:
-    return "text/html" in Headers(scope=scope).get("accept", "")
-
-
-def _is_problem(message: Message) -> bool:
-    return Headers(raw=message["headers"]).get("content-type", "").startswith(MEDIA_TYPE)
-
-
 def _with_headers(start: Message, page: bytes) -> Message:
     headers = MutableHeaders(raw=list(start["headers"]))
     headers.update({**_PROBLEM_HEADERS, "Content-Length": str(len(page))})
     return {**start, "headers": headers.raw}
+
+
+OWN_FILES = Path(__file__).parents[1] / "api_docs"
+
+_DOCS_POLICY = {
+    "default-src": "'none'",
+    "script-src": "'self'",
+    # Both insert inline styles.
+    "style-src": "'self' 'unsafe-inline'",
+    "img-src": "'self' data:",
+    "font-src": "'self' data:",
+    "connect-src": "'self'",
+    # Redoc's search runs in a worker that it creates from a blob.
+    "worker-src": "blob:",
+    "base-uri": "'none'",
+    "form-action": "'none'",
+    "frame-ancestors": "'none'",
+}
+
+_DOCS_HEADERS = page_headers(_DOCS_POLICY)
+
+_LOGO = b"https://cdn.redoc.ly/redoc/logo-mini.svg"
+"""Redoc would load it from its vendor."""
+
+
+def install_docs(app: FastAPI) -> None:
+    """Add both pages, and their files below `/docs/`. They are seldom read, so files are not kept in memory."""
+    _add_page(app, "/docs", "swagger.html")
+    _add_page(app, "/redoc", "redoc.html")
+    bundled = bundled_files()
+
+    @app.get("/docs/redoc.js", include_in_schema=False)
+    @access("reader")
+    def show_redoc(request: Request) -> Response:
+        script = (bundled / "redoc.standalone.js").read_bytes().replace(_LOGO, b"data:,")
+        return StaticContent(script, "text/javascript", FILE_HEADERS).response_to(request)
+
+    app.mount("/docs/files", DocsFiles(directory=OWN_FILES))
+    app.mount("/docs/assets", DocsFiles(directory=bundled))
+
+
+def bundled_files() -> Path:
+    """Return the folder with the files of Swagger UI and Redoc, without importing the package."""
+    package = find_spec("fastapi_offline")
+    assert package is not None  # noqa: S101  # a dependency
+    assert package.origin is not None  # noqa: S101
+    return Path(package.origin).parent / "static"
+
+
+class DocsFiles(StaticFiles):
+    """Static files with an ETag and the headers of the page."""
+
+    access: Access = "reader"
+
+    def file_response(
+        self, full_path: str | os.PathLike[str], stat_result: os.stat_result, scope: Scope, status_code: int = 200
+    ) -> Response:
+        response = FileResponse(full_path, status_code=status_code, stat_result=stat_result, headers=FILE_HEADERS)
+        if self.is_not_modified(response.headers, Headers(scope=scope)):
+            return NotModifiedResponse(response.headers)
+        return response
+
+
+def _add_page(app: FastAPI, path: str, name: str) -> None:
+    page = StaticContent((OWN_FILES / name).read_bytes(), "text/html", _DOCS_HEADERS)
+
+    @app.get(path, include_in_schema=False)
+    @access("reader")
+    async def show(request: Request) -> Response:
+        return page.response_to(request)

@@ -11,8 +11,7 @@ from turnkeeper.api.dependencies import ChangesDep, ServicesDep, SessionId
 from turnkeeper.api.history.visible_sessions import visible_session
 from turnkeeper.api.http.openapi import SERVER, SESSION, WORKER, errors
 from turnkeeper.api.problems import problem
-from turnkeeper.api.prompts.attachments import attachments_of
-from turnkeeper.api.prompts.prompt_sender import new_prompt
+from turnkeeper.api.prompts import attachments_of, new_prompt
 from turnkeeper.api.roles import MAX_HISTORY_BYTES, access, require_for_fields
 from turnkeeper.models.http_responses import (
     Cancelling,
@@ -28,7 +27,7 @@ from turnkeeper.models.session.messages import (
     EndSession,
     StateRequest,
 )
-from turnkeeper.models.session.queue.prompts import check_text
+from turnkeeper.models.session.prompts import check_text
 from turnkeeper.models.transcript.conversation import ConversationState
 
 router = APIRouter(tags=["sessions"])

@@ -22,7 +22,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
 
 from turnkeeper.api.callers import caller_of
-from turnkeeper.api.http.closing import Closing
+from turnkeeper.api.http.streams import Closing
 from turnkeeper.api.problems import problem
 from turnkeeper.api.roles import access
 from turnkeeper.api.routes.page import page_headers

@@ -22,7 +22,7 @@ from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import WorkflowId
-from turnkeeper.models.session.queue.prompts import PromptSignal, QueueView
+from turnkeeper.models.session.prompts import PromptSignal, QueueView
 
 MAX_UNANSWERED_PROMPTS = 500
 MAX_UNANSWERED_BYTES = 4_000_000

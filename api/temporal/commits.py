@@ -22,11 +22,11 @@ from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
 from temporalio.service import RPCError
 
 from turnkeeper.api.coalescer import Coalescer
-from turnkeeper.models.as_of import FORGET_QUERY, AsOf, WorkflowTaskStart
-from turnkeeper.models.backoff import growing_pauses
+from turnkeeper.models.errors import growing_pauses
 from turnkeeper.models.ids import WorkflowId
-from turnkeeper.stores.temporal.history_pages import newest_pages
-from turnkeeper.stores.version_counter import VersionCounter
+from turnkeeper.models.wire import FORGET_QUERY, AsOf, WorkflowTaskStart
+from turnkeeper.stores.temporal.connection import newest_pages
+from turnkeeper.stores.waiting import VersionCounter
 
 CHECK_SECONDS = 60.0
 """How long to wait for an open task: longer than any task timeout, even if no caller waits any more."""

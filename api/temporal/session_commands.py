@@ -22,10 +22,9 @@ from temporalio.common import (
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from turnkeeper.api.problems import ProblemError, problem
-from turnkeeper.api.store_calls import read_store, seconds_from_now
-from turnkeeper.api.temporal.deletions import used_id_error
 from turnkeeper.api.temporal.session_reader import SessionReader
-from turnkeeper.api.temporal.temporal_calls import call_temporal, call_worker, retry_undone
+from turnkeeper.api.temporal.temporal_calls import call_temporal, call_worker, retry_undone, used_id_error
+from turnkeeper.api.timeouts import read_store, seconds_from_now
 from turnkeeper.models.ids import SESSION_TYPE, WorkflowId, session_id_of, tenant_of
 from turnkeeper.models.session.approvals import ApprovalReceipt, ResolveApproval
 from turnkeeper.models.session.messages import (
@@ -36,16 +35,16 @@ from turnkeeper.models.session.messages import (
     SessionInput,
     WithdrawPrompt,
 )
-from turnkeeper.models.session.queue.prompts import PromptSignal
+from turnkeeper.models.session.prompts import PromptSignal
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.views import make_index_entry
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.attachments import with_names
-from turnkeeper.models.transcript.index_entry import IndexEntry, make_preview
+from turnkeeper.models.transcript.model_call import IndexEntry, make_preview
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.session_index import IndexedSession
 from turnkeeper.stores.stores import Stores
-from turnkeeper.stores.temporal.new_session import initial_attributes, initial_memo, initial_summary
+from turnkeeper.stores.temporal.search_attributes import initial_attributes, initial_memo, initial_summary
 
 MAX_CONCURRENT_UPDATES = 4
 """Updates of one session that run at once; others wait. Temporal allows ten, including those of other gateways, and

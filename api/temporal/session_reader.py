@@ -42,19 +42,18 @@ from turnkeeper.api.coalescer import Coalescer
 from turnkeeper.api.problems import ProblemError, invalid, problem
 from turnkeeper.api.temporal.admission import Admission
 from turnkeeper.api.temporal.commits import FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS, MAX_SESSIONS, CommitChecker
-from turnkeeper.api.temporal.deletions import first_run_of, raise_if_deleted
 from turnkeeper.api.temporal.temporal_calls import (
     call_temporal,
     call_worker,
+    first_run_of,
     keeps_failing,
+    raise_if_deleted,
     without_retries,
 )
 from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.api.timeouts import Timeouts
-from turnkeeper.models.as_of import AsOf
-from turnkeeper.models.backoff import growing_pauses
-from turnkeeper.models.context.context_view import ContextView
-from turnkeeper.models.errors import REJECTION_PREFIX
+from turnkeeper.models.errors import REJECTION_PREFIX, growing_pauses
+from turnkeeper.models.http_responses import ContextView
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.replay_text.turns import ReplayTurns
 from turnkeeper.models.session.approvals import PendingApprovals
@@ -66,7 +65,7 @@ from turnkeeper.models.session.messages import (
     StateRequest,
     UpdatesRequest,
 )
-from turnkeeper.models.session.queue.prompts import QueueView
+from turnkeeper.models.session.prompts import QueueView
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.views import context_of, queue_of, replay_turns_of, state_of, updates_of
 from turnkeeper.models.transcript.conversation import (
@@ -75,6 +74,7 @@ from turnkeeper.models.transcript.conversation import (
     ConversationUpdate,
     SessionStatus,
 )
+from turnkeeper.models.wire import AsOf
 
 log = logging.getLogger(__name__)
 

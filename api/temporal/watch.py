@@ -44,8 +44,7 @@ from turnkeeper.api.temporal.commits import CLOSING_EVENTS, COMPLETED, FAILURE_E
 from turnkeeper.api.temporal.temporal_calls import DOWN
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.ids import WorkflowId
-from turnkeeper.stores.cancellation import cancel_until_done
-from turnkeeper.stores.version_counter import VersionCounter
+from turnkeeper.stores.waiting import VersionCounter, cancel_until_done
 
 RETRY_SECONDS = 0.5
 

@@ -23,6 +23,7 @@ export const TEXTS = {
   noMatchingSessions: "No matching sessions",
   nothingAwaitsApproval: "Nothing needs your approval",
   sessionsFailed: "Can't load sessions. Trying again.",
+  sessionsNotListed: "This gateway doesn't list sessions.",
 
   noTurns: "No prompts yet. Write the first one below.",
   noTurnsEver: "This session has no prompts.",

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from turnkeeper.clients.python.attachments import read_attachment
 from turnkeeper.clients.python.conversation import Conversation
-from turnkeeper.clients.python.errors import GatewayError
 from turnkeeper.clients.python.gateway import GatewayClient
+from turnkeeper.clients.python.request_sender import GatewayError
 from turnkeeper.clients.terminal import one_shot, texts
 from turnkeeper.clients.terminal.formatting import attachment_problem, well_formed
 from turnkeeper.clients.terminal.gateway_command import GatewayCommand, fail, print_answer, say, with_gateway

@@ -12,6 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 from pydantic import ValidationError
 
+from turnkeeper.models.ids import ID_RULE, is_id
 from turnkeeper.models.settings.settings import Settings, SettingsError, load_settings
 from turnkeeper.models.wire import Frozen
 
@@ -33,6 +34,13 @@ def settings_or_exit(*, code: int = 1) -> Settings:
         return load_settings()
     except SettingsError as error:
         exit_with(error, code=code)
+
+
+def check_session_id(param: typer.CallbackParam, text: str | None) -> str | None:
+    """Return the text of an option or argument; if it is not a session id, end the command."""
+    if text is not None and not is_id(text):
+        exit_with(f"{param.opts[0]} {text!r} is not a session id. An id has {ID_RULE}.")
+    return text
 
 
 def gateway_url(url: str | None) -> str:

@@ -4,9 +4,8 @@ import json
 import unicodedata
 from collections.abc import Mapping
 
-from turnkeeper.models.texts.counted import counted
-from turnkeeper.models.transcript.conversation import TurnMetrics
-from turnkeeper.models.transcript.trajectory import Usage, dollars
+from turnkeeper.models.texts import counted
+from turnkeeper.models.transcript.conversation import TurnMetrics, Usage, dollars
 
 MAX_VALUE_CHARS = 60
 """The longest argument in the line of a call."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from turnkeeper.clients.python.errors import GatewayError, GatewayUnreachableError, GatewayUnreadableError
 from turnkeeper.clients.python.gateway import PATIENCE_SECONDS, GatewayClient
+from turnkeeper.clients.python.request_sender import GatewayError, GatewayUnreachableError, GatewayUnreadableError
 from turnkeeper.clients.terminal import texts
 from turnkeeper.clients.terminal.formatting import legible
 from turnkeeper.models.command_line import command_line

@@ -23,16 +23,22 @@ from uuid import uuid4
 from anyio import to_thread
 from pydantic import computed_field
 
-from turnkeeper.clients.python.conversation import Conversation
-from turnkeeper.clients.python.errors import GatewayProblemError
-from turnkeeper.clients.python.events import Event, PartialEvent, ProgressEvent, QueueEvent, UpdateEvent
+from turnkeeper.clients.python.conversation import (
+    Conversation,
+    Event,
+    PartialEvent,
+    ProgressEvent,
+    QueueEvent,
+    UpdateEvent,
+)
 from turnkeeper.clients.python.gateway import GatewayClient
+from turnkeeper.clients.python.request_sender import GatewayProblemError
 from turnkeeper.clients.terminal import texts
 from turnkeeper.clients.terminal.gateway_command import FAILED, NEEDS_DECISION
 from turnkeeper.models.http_responses import FullConversation
 from turnkeeper.models.session.approvals import PendingApproval
 from turnkeeper.models.transcript.attachments import Attachment
-from turnkeeper.models.transcript.trajectory import ModelStep
+from turnkeeper.models.transcript.conversation import ModelStep
 from turnkeeper.models.wire import Frozen
 
 PATIENCE_SECONDS = 60.0

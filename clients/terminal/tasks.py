@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from turnkeeper.clients.python.errors import GatewayProblemError
 from turnkeeper.clients.python.gateway import GatewayClient
+from turnkeeper.clients.python.request_sender import GatewayProblemError
 from turnkeeper.clients.terminal import texts
 from turnkeeper.clients.terminal.formatting import well_formed
 from turnkeeper.clients.terminal.gateway_command import (
@@ -21,7 +21,7 @@ from turnkeeper.clients.terminal.gateway_command import (
     with_gateway,
 )
 from turnkeeper.models.http_responses import Task
-from turnkeeper.models.session.queue.prompts import PromptMode
+from turnkeeper.models.session.prompts import PromptMode
 
 MAX_WAIT_SECONDS = 60.0
 """The longest time for which the gateway holds one request."""

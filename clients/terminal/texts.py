@@ -1,8 +1,7 @@
 """All texts of the terminal client. `str.format` fills in `{names}`."""
 
-from turnkeeper.models.texts.counted import counted
-from turnkeeper.models.transcript.conversation import SessionStatus
-from turnkeeper.models.transcript.task_view import TaskStatus
+from turnkeeper.models.texts import counted
+from turnkeeper.models.transcript.conversation import SessionStatus, TaskStatus
 
 # ---- one prompt, without a terminal
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from turnkeeper.clients.terminal.command_options import JsonOption, UrlOption, exit_with, gateway_url
-from turnkeeper.features.commands_feature import CommandsFeature, Finding
+from turnkeeper.features.feature import CommandsFeature, Finding
 from turnkeeper.models.command_line import command_line
 from turnkeeper.models.settings.settings import Settings, SettingsError, load_settings
 

@@ -5,18 +5,14 @@ from contextlib import asynccontextmanager, nullcontext
 
 from fastapi import FastAPI
 
-from turnkeeper.api.gateway_feature import GatewayFeature
 from turnkeeper.api.http.authentication import Authenticator
-from turnkeeper.api.services import Services
+from turnkeeper.api.services import GatewayFeature, Services
 from turnkeeper.api.timeouts import Timeouts
-from turnkeeper.features.access.audit import routes as audit
-from turnkeeper.features.access.audit.recorder import AuditRecorder
-from turnkeeper.features.access.audit.store import Audit
-from turnkeeper.features.access.auth import login
-from turnkeeper.features.access.auth.api_keys import ApiKeys
-from turnkeeper.features.access.auth.credentials import CredentialAuthenticator
-from turnkeeper.features.access.auth.logins import Logins
+from turnkeeper.features.access import audit, login
+from turnkeeper.features.access.audit import AuditRecorder
+from turnkeeper.features.access.credentials import CredentialAuthenticator
 from turnkeeper.features.access.session_limits import SessionLimits
+from turnkeeper.features.access.tables import ApiKeys, Audit, Logins
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.stores import Stores
 

@@ -13,12 +13,10 @@ from uuid import uuid4
 
 from sqlalchemy import Connection
 
-from turnkeeper.features.access.audit.store import AuditRow, put_entry
-from turnkeeper.features.access.auth.api_keys import ApiKey, ApiKeys
+from turnkeeper.features.access.tables import ApiKey, ApiKeys, AuditRow, put_entry
 from turnkeeper.models.errors import TurnkeeperError
-from turnkeeper.models.http_responses import Action
+from turnkeeper.models.http_responses import ROLES, Action, Role, parse_role
 from turnkeeper.models.ids import TENANT_PATTERN, is_tenant
-from turnkeeper.models.roles import ROLES, Role, parse_role
 from turnkeeper.models.session.messages import USER_PATTERN
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.stores import Stores

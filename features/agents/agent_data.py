@@ -8,11 +8,10 @@ from pydantic import Field
 
 from turnkeeper.models.context.window import HistoryChange
 from turnkeeper.models.ids import AGENT_NAME_PATTERN
-from turnkeeper.models.limits import LimitsChange
+from turnkeeper.models.limits import LimitsChange, SystemPrompt
 from turnkeeper.models.session.agents import AgentConfiguration
-from turnkeeper.models.session.defaults import SystemPrompt
 from turnkeeper.models.session.messages import Configure, ModelName, SessionInput, configured
-from turnkeeper.models.session.tools.tool_policy import ToolNames, ToolPolicy
+from turnkeeper.models.session.tools import ToolNames, ToolPolicy
 from turnkeeper.models.wire import Strict
 
 AgentName = Annotated[str, Field(pattern=rf"^{AGENT_NAME_PATTERN}$")]

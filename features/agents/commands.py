@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from turnkeeper.clients.terminal.command_options import exit_with, settings_or_exit
-from turnkeeper.features.commands_feature import CommandsFeature, Finding
+from turnkeeper.features.feature import CommandsFeature, Finding
 from turnkeeper.models.command_line import command_line
 from turnkeeper.models.settings.settings import ENV_PREFIX, Settings, SettingsError
 

@@ -6,13 +6,12 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from turnkeeper.api.gateway_feature import GatewayFeature
-from turnkeeper.api.services import Services
+from turnkeeper.api.services import GatewayFeature, Services
 from turnkeeper.features.agents.api.directory import AgentDirectory
 from turnkeeper.features.agents.api.following import follow_newest
 from turnkeeper.features.agents.api.routes import router
 from turnkeeper.features.agents.versions import AgentVersions
-from turnkeeper.stores.cancellation import cancel_until_done
+from turnkeeper.stores.waiting import cancel_until_done
 
 
 class _Agents(GatewayFeature):

@@ -21,9 +21,9 @@ from turnkeeper.features.agents.tool_process import in_process_server
 from turnkeeper.features.agents.versions import AgentVersions
 from turnkeeper.features.agents.worker import store
 from turnkeeper.models.settings.settings import Settings, load_settings
-from turnkeeper.stores.cancellation import cancel_until_done
 from turnkeeper.stores.temporal.connection import prepare
 from turnkeeper.stores.temporal.payload_converter import DATA_CONVERTER
+from turnkeeper.stores.waiting import cancel_until_done
 
 SERVER = "app"
 """The name of the server with the agents' own tools, which policies name: `app__refund`."""

@@ -9,8 +9,7 @@ from sqlalchemy import Connection, Row, Select, func, select
 from turnkeeper.features.agents.agent_data import AgentData
 from turnkeeper.features.agents.tables import AGENTS
 from turnkeeper.stores.database.database import Database
-from turnkeeper.stores.database.moments import microseconds, moment_of
-from turnkeeper.stores.database.rows import insert_missing
+from turnkeeper.stores.database.rows import insert_missing, microseconds, moment_of
 
 MAX_VERSIONS = 100
 """How many versions of an agent are listed."""

@@ -17,11 +17,11 @@ from turnkeeper.features.agents.agent_data import AgentData
 from turnkeeper.features.agents.agent_file import AgentFileError, server_name
 from turnkeeper.features.agents.registration import AgentFile, neighbours, read_agents, saved, stamps, tools_command
 from turnkeeper.features.agents.versions import AgentVersions
-from turnkeeper.models.backoff import growing_pauses
+from turnkeeper.models.errors import growing_pauses
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.stores.cancellation import cancel_until_done
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.stores import Stores
+from turnkeeper.stores.waiting import cancel_until_done
 
 MAX_PAUSE_SECONDS = 30.0
 """The longest pause between two tries to register, while the store is down."""
@@ -50,7 +50,7 @@ class _Agents(WorkerFeature):
 
 def tool_server(file: Path, settings: Settings) -> ToolServer:
     """Return the server of a file's own tools: a process that is started again when it has died."""
-    from turnkeeper.activities.toolbox.stdio_server import StdioServer
+    from turnkeeper.activities.toolbox.transports import StdioServer
 
     key, (command, *args) = secrets.token_urlsafe(), tools_command(file)
     target = StdioServer(

@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 
 from turnkeeper.models.ids import PublicId
 from turnkeeper.models.session.approvals import PendingApproval
-from turnkeeper.models.transcript.trajectory import Approval, BlobRef, ToolCall, ToolResult
+from turnkeeper.models.transcript.conversation import Approval, BlobRef, ToolCall, ToolResult
 
 FinishReason = Literal["stop", "tool-calls", "error", "other"]
 """`tool-calls`: calls wait for approval; `other`: the turn was stopped. Version 6 doesn't have `interrupted`."""

@@ -31,7 +31,7 @@ from typing_extensions import TypedDict
 
 from turnkeeper.api.bodies import Id
 from turnkeeper.api.problems import UNKNOWN_UPLOAD, ProblemError, invalid
-from turnkeeper.api.prompts.attachments import MAX_BASE64_CHARS
+from turnkeeper.api.prompts import MAX_BASE64_CHARS
 from turnkeeper.features.ai_sdk.chunks import UIMessageChunk, read_approval_id
 from turnkeeper.features.ai_sdk.turn_chunks import ClientState, TurnChunks, answer_id, turn_of_answer
 from turnkeeper.models.ids import PublicId

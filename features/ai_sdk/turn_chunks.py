@@ -49,7 +49,7 @@ from turnkeeper.features.ai_sdk.chunks import (
 from turnkeeper.models.ids import PublicId, call_id
 from turnkeeper.models.session.approvals import PendingApproval
 from turnkeeper.models.transcript.attachments import with_names
-from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.conversation import ConversationMessage, ModelStep, Usage, UserStep
 from turnkeeper.models.transcript.partial_output import (
     CallProgress,
     PartialGrowth,
@@ -57,7 +57,6 @@ from turnkeeper.models.transcript.partial_output import (
     PartialPart,
     with_growth,
 )
-from turnkeeper.models.transcript.trajectory import ModelStep, Usage, UserStep
 
 LEFT_OUT = "…"
 """Stands for the omitted beginning of a partial text."""

@@ -16,9 +16,8 @@ from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExec
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
+from turnkeeper.activities.activity_context import current_session_id, heartbeating, query_session
 from turnkeeper.activities.archive import store_failures
-from turnkeeper.activities.heartbeat import heartbeating
-from turnkeeper.activities.own_workflow import current_session_id, query_session
 from turnkeeper.features.copies.document.copied import (
     CopiedTurns,
     Copy,
@@ -28,16 +27,22 @@ from turnkeeper.features.copies.document.copied import (
     session_form,
     state_of_copy,
 )
-from turnkeeper.features.copies.document.document import ExportedTurn, SessionDocument
-from turnkeeper.features.copies.document.order import SNAPSHOT, CopyOrder, FailedCopy, ForkSource
+from turnkeeper.features.copies.document.document import (
+    SNAPSHOT,
+    CopyOrder,
+    ExportedTurn,
+    FailedCopy,
+    ForkSource,
+    SessionDocument,
+)
 from turnkeeper.features.copies.document.reading import check_document, copy_of_document, read_document
 from turnkeeper.features.copies.whole_turns import whole_turns
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.messages import FIRST_RUN, CarriedState, deletion_id
-from turnkeeper.models.session.queue.prompts import Fate
+from turnkeeper.models.session.prompts import Fate
 from turnkeeper.models.transcript.attachments import with_names
-from turnkeeper.models.transcript.index_entry import make_preview
+from turnkeeper.models.transcript.model_call import make_preview
 from turnkeeper.models.transcript.transcript import TranscriptState, carried_size
 from turnkeeper.stores.archive import ArchivedTurn, ArchiveGapError
 from turnkeeper.stores.blobs import attachments_owner, document_owner

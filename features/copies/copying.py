@@ -20,29 +20,32 @@ from temporalio.common import WorkflowIDReusePolicy
 
 from turnkeeper.api.bodies import StartSession, chat_url
 from turnkeeper.api.callers import Caller
-from turnkeeper.api.history.transcript_reader import TranscriptReader
 from turnkeeper.api.new_sessions import described_input, plain_input
 from turnkeeper.api.problems import ProblemError, invalid, problem
 from turnkeeper.api.roles import MAX_HISTORY_BYTES, require_for_copy
-from turnkeeper.api.store_calls import read_store, seconds_from_now
-from turnkeeper.api.temporal.session_commands import SessionCommands
-from turnkeeper.api.temporal.session_reader import SessionReader
+from turnkeeper.api.services import Services
 from turnkeeper.api.temporal.temporal_calls import call_temporal
+from turnkeeper.api.timeouts import read_store, seconds_from_now
 from turnkeeper.features.copies.document.copied import SessionSnapshot
-from turnkeeper.features.copies.document.document import SessionDocument
-from turnkeeper.features.copies.document.order import COPY, CopyMemo, CopyOrder, ForkSource, StoredDocument
+from turnkeeper.features.copies.document.document import (
+    COPY,
+    CopyMemo,
+    CopyOrder,
+    ForkSource,
+    SessionDocument,
+    StoredDocument,
+)
 from turnkeeper.features.copies.document.reading import BYTES_PER_VALUE, check_document, copy_of_document, read_document
 from turnkeeper.features.copies.exporting import SessionExporter
-from turnkeeper.models.bounds import head_within
 from turnkeeper.models.errors import ARCHIVE_UNAVAILABLE, RejectedError
 from turnkeeper.models.http_responses import CopyReceipt
 from turnkeeper.models.ids import WorkflowId, session_id_of
-from turnkeeper.models.invalid_values import field_path, reason_of
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.start import check_outside_start
 from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.texts import head_within
+from turnkeeper.models.wire import field_path, reason_of
 from turnkeeper.stores.blobs import document_owner
-from turnkeeper.stores.stores import Stores
 
 TITLE_BYTES = 100
 FORK_MARK = " (fork)"
@@ -64,22 +67,9 @@ COPY_STOPPED = "The copy was stopped from outside. Delete the session, or choose
 class SessionCopier:
     """Starts copies of sessions, and says what has become of them. Methods raise `ProblemError`."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        reader: SessionReader,
-        sessions: SessionCommands,
-        transcripts: TranscriptReader,
-        exporter: SessionExporter,
-        stores: Stores,
-    ) -> None:
-        self._settings = settings
-        self._reader = reader
-        self._timeouts = reader.timeouts
-        self._sessions = sessions
-        self._transcripts = transcripts
+    def __init__(self, services: Services, exporter: SessionExporter) -> None:
+        self._services = services
         self._exporter = exporter
-        self._stores = stores
         self._slots = asyncio.Semaphore(MAX_IMPORTS)
 
     async def fork(
@@ -92,16 +82,17 @@ class SessionCopier:
         snapshot = await self._exporter.snapshot(source)
         require_for_copy(caller, snapshot.config)
         number, turn_id = await self._turn_of(source, snapshot, turn)
+        earlier = snapshot.config.title  # without one, the first prompt of the fork gives it one
         start = snapshot.config.model_copy(
             update={
-                "title": title or _fork_title(snapshot.config.title),
+                "title": title or (earlier and head_within(earlier.removesuffix(FORK_MARK), TITLE_BYTES) + FORK_MARK),
                 "user": caller.user or snapshot.config.user,
-                "chat_url": chat_url(self._settings, target),
+                "chat_url": chat_url(self._services.settings, target),
                 "first_prompt": None,
-                "features": self._settings.session_features,
+                "features": self._services.settings.session_features,
             }
         )
-        first_run_id = await self._reader.first_run_id(source) if snapshot.context else ""
+        first_run_id = await self._services.reader.first_run_id(source) if snapshot.context else ""
         order = CopyOrder(start=start, fork=ForkSource(session=source, first_run_id=first_run_id, turn=number))
         key = sha256(to_json(["fork", source, first_run_id, turn_id, number, title])).hexdigest()
         memo = CopyMemo(key=key, turn_count=number, forked_from=session_id_of(source), message_id=turn_id)
@@ -120,7 +111,7 @@ class SessionCopier:
                 file.seek(0)
                 body = file.read()
                 # In a thread: a large document takes seconds.
-                document, start = await asyncio.to_thread(_checked, body, caller, target, self._settings)
+                document, start = await asyncio.to_thread(_checked, body, caller, target, self._services.settings)
                 key = sha256(body).hexdigest()
                 memo = CopyMemo(key=key, turn_count=len(document.turns))
                 if await self._begin(target, CopyOrder(start=start, document=key), memo):
@@ -147,11 +138,11 @@ class SessionCopier:
 
     async def _begin(self, target: WorkflowId, order: CopyOrder, memo: CopyMemo) -> bool:
         """Start the copy, unless it was started before; return whether it still runs. Raises 409."""
-        await self._transcripts.raise_if_id_was_used(target)
+        await self._services.transcripts.raise_if_id_was_used(target)
         copy, reuse = {COPY: memo.model_dump()}, WorkflowIDReusePolicy.REJECT_DUPLICATE
         while True:
             try:
-                await self._sessions.start_as(COPY_TYPE, order, target, order.start, memo=copy, reuse=reuse)
+                await self._services.sessions.start_as(COPY_TYPE, order, target, order.start, memo=copy, reuse=reuse)
             except ProblemError as error:
                 if error.problem.status != 409:
                     raise
@@ -169,7 +160,7 @@ class SessionCopier:
             return True
 
     async def _find(self, workflow_id: WorkflowId) -> tuple[WorkflowExecutionDescription, CopyMemo | None]:
-        description = await self._reader.describe(workflow_id)
+        description = await self._services.reader.describe(workflow_id)
         try:
             return description, CopyMemo.model_validate((await description.memo()).get(COPY))
         except ValidationError:  # anybody can start a workflow with any memo
@@ -181,18 +172,18 @@ class SessionCopier:
         until = seconds_from_now(UPLOAD_SECONDS)
         for first in range(0, len(body), PART_BYTES):
             part = body[first : first + PART_BYTES]
-            storing = self._stores.blobs.put_data(owner, [part])
-            await read_store(storing, until=min(until, seconds_from_now(self._timeouts.request)))
+            storing = self._services.stores.blobs.put_data(owner, [part])
+            await read_store(storing, until=min(until, seconds_from_now(self._services.timeouts.request)))
             parts.append(sha256(part).hexdigest())
         try:
-            await self._sessions.signal(target, "document_stored", StoredDocument(parts=parts))
+            await self._services.sessions.signal(target, "document_stored", StoredDocument(parts=parts))
             description, _ = await self._find(target)
         except ProblemError as error:
             if error.problem.status in (404, 409):  # the workflow has stopped waiting, and has deleted what was there
-                await self._stores.blobs.delete_data(owner)
+                await self._services.stores.blobs.delete_data(owner)
             raise
         if not _is_running_copy(description):  # another gateway stored the document too, and this one was later
-            await self._stores.blobs.delete_data(owner)
+            await self._services.stores.blobs.delete_data(owner)
 
     async def _reason(self, description: WorkflowExecutionDescription) -> str | None:
         """Return why a copy has failed, or why it makes no progress now."""
@@ -203,10 +194,10 @@ class SessionCopier:
             return messages.get(ARCHIVE_UNAVAILABLE)
         if description.status != Status.FAILED:
             return COPY_STOPPED
-        handle = self._reader.client.get_workflow_handle(description.id, run_id=description.run_id)
+        handle = self._services.client.get_workflow_handle(description.id, run_id=description.run_id)
         try:
-            result = handle.result(rpc_timeout=self._timeouts.rpc)
-            await call_temporal(result, WorkflowId(description.id), seconds=self._timeouts.call)
+            result = handle.result(rpc_timeout=self._services.timeouts.rpc)
+            await call_temporal(result, WorkflowId(description.id), seconds=self._services.timeouts.call)
         except WorkflowFailureError as error:
             return str(getattr(error.cause, "message", error.cause))
         return None
@@ -215,7 +206,7 @@ class SessionCopier:
 
     async def _turn_of(self, source: WorkflowId, snapshot: SessionSnapshot, turn: int | str | None) -> tuple[int, str]:
         """Return number and id of a completed turn. Raises 404 if there is no such turn, 422 if it is running."""
-        transcript, running, archive = (snapshot.transcript, snapshot.running_turn, self._stores.archive)
+        transcript, running, archive = (snapshot.transcript, snapshot.running_turn, self._services.stores.archive)
         if turn is None:
             if not transcript.count:
                 raise invalid("turn", "the session has no completed turn")
@@ -226,7 +217,7 @@ class SessionCopier:
             if turn in (number, own.id):
                 return number, own.id
         reading = archive.range(source, turn, turn) if isinstance(turn, int) else archive.find(source, turn)
-        stored = await read_store(reading, until=seconds_from_now(self._timeouts.request))
+        stored = await read_store(reading, until=seconds_from_now(self._services.timeouts.request))
         row = next(iter(stored), None) if isinstance(stored, list) else stored
         if row is None or row.number > transcript.archived:
             raise problem("unknown-turn", turn_id=str(turn))
@@ -237,7 +228,7 @@ class SessionCopier:
     @asynccontextmanager
     async def _slot(self) -> AsyncIterator[None]:
         try:
-            async with asyncio.timeout(self._timeouts.import_queue):
+            async with asyncio.timeout(self._services.timeouts.import_queue):
                 await self._slots.acquire()
         except TimeoutError:
             detail = "Other imports are running. Try again in a moment."
@@ -275,8 +266,3 @@ def _checked(
         raise RejectedError(error.reason, error.message.replace(error.field, name, 1), field=name) from None
     copy_of_document(document, start, now=datetime.now(UTC))
     return document, start
-
-
-def _fork_title(title: str | None) -> str | None:
-    """Return the title of a fork; `None`: its first prompt gives it one."""
-    return None if title is None else head_within(title.removesuffix(FORK_MARK), TITLE_BYTES) + FORK_MARK

@@ -4,8 +4,7 @@ from collections.abc import AsyncIterator
 
 from turnkeeper.features.copies.document.document import ExportedTurn
 from turnkeeper.models.ids import WorkflowId
-from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.trajectory import ReasoningTrajectory
+from turnkeeper.models.transcript.conversation import ConversationMessage, ReasoningTrajectory
 from turnkeeper.models.transcript.transcript import TranscriptState
 from turnkeeper.stores.archive import MISSING_TURNS, Archive, ArchiveGapError
 

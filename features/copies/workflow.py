@@ -22,17 +22,17 @@ from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.features.copies.activities import CopyActivities
-    from turnkeeper.features.copies.document.order import CopyOrder, FailedCopy, StoredDocument
+    from turnkeeper.features.copies.document.document import CopyOrder, FailedCopy, StoredDocument
     from turnkeeper.models.errors import NO_SESSION_YET, REJECTION_PREFIX, RejectedError
     from turnkeeper.models.ids import SESSION_TYPE, WorkflowId, session_id_of
-    from turnkeeper.models.session.archive.archive_messages import ArchiveMove, ArchiveMoveQuery
-    from turnkeeper.models.session.archive.archive_moves import next_prompt_move, prompt_move_is_due
+    from turnkeeper.models.session.archive import ArchiveMove, ArchiveMoveQuery
+    from turnkeeper.models.session.archive_moves import next_prompt_move, prompt_move_is_due
     from turnkeeper.models.session.messages import CarriedState, SessionInput, parse, read_end
     from turnkeeper.models.session.session import Session
     from turnkeeper.models.session.start import check_outside_start
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.archiving import Archiving
-    from turnkeeper.workflows.background import report_rejections
+    from turnkeeper.workflows.workflow_part import report_rejections
 
 COPY_CANCELLED = "The copy was cancelled."
 UPLOAD_ENDED = "The document was not uploaded in time. Send it again."

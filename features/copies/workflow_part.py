@@ -4,7 +4,7 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.features.copies.document.copied import SessionSnapshot, snapshot_of
-    from turnkeeper.features.copies.document.order import SNAPSHOT
+    from turnkeeper.features.copies.document.document import SNAPSHOT
     from turnkeeper.models.errors import RejectedError
     from turnkeeper.models.session.messages import FeatureMessage
     from turnkeeper.workflows.workflow_part import WorkflowPart

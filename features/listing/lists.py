@@ -28,18 +28,17 @@ from temporalio.client import Client
 
 from turnkeeper.api.history.visible_sessions import changed_since, retained
 from turnkeeper.api.problems import ProblemError, invalid, problem
-from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.temporal_calls import NO_SESSION, call_temporal
-from turnkeeper.api.timeouts import Timeouts
+from turnkeeper.api.timeouts import Timeouts, read_store, seconds_from_now
 from turnkeeper.models.http_responses import ListedSession, SessionList
 from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.session.messages import deletion_id
-from turnkeeper.models.transcript.index_entry import IndexStatus
-from turnkeeper.models.transcript.task_view import NO_PARENT
-from turnkeeper.stores.cancellation import cancel_until_done
+from turnkeeper.models.transcript.conversation import NO_PARENT
+from turnkeeper.models.transcript.model_call import IndexStatus
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.session_index import IndexedSession, IndexPosition, IndexQuery, SessionIndex, position_of
 from turnkeeper.stores.stores import Stores
+from turnkeeper.stores.waiting import cancel_until_done
 
 PAGE = 50
 """Sessions of a page."""

@@ -46,7 +46,7 @@ from turnkeeper.features.mcp.tasks import (
     read_prompt_task,
 )
 from turnkeeper.features.mcp.tools import ALIASES, TOOLS, Work
-from turnkeeper.models.roles import Role
+from turnkeeper.models.http_responses import Role
 from turnkeeper.stores.database.database import StoreUnavailableError
 
 log = logging.getLogger(__name__)

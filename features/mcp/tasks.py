@@ -33,22 +33,31 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import Field, JsonValue, ValidationError
 
-from turnkeeper.api.bodies import chat_url, session_links
 from turnkeeper.api.callers import Caller, caller_of
 from turnkeeper.api.changes import RequestChanges
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.services import Services
-from turnkeeper.api.store_calls import read_store, seconds_from_now
-from turnkeeper.features.mcp.approvals import ApprovalForm, AwaitingCall, awaiting_calls, read_decisions
-from turnkeeper.features.mcp.results import EXPECTED, arguments_error, is_temporary, rpc_error, sentence_of, task_result
-from turnkeeper.features.tasks.api.tasks import Tasks
-from turnkeeper.features.tasks.session.task_state import summary_of_answer, task_status
-from turnkeeper.features.tasks.stores.task_handles import TaskHandle, TaskHandles
-from turnkeeper.models.http_responses import Action, PromptFate, Task, TaskResult
-from turnkeeper.models.ids import WorkflowId, session_id_of, tenant_of
+from turnkeeper.api.timeouts import read_store, seconds_from_now
+from turnkeeper.features.mcp.results import (
+    EXPECTED,
+    ApprovalForm,
+    AwaitingCall,
+    arguments_error,
+    awaiting_calls,
+    is_temporary,
+    read_decisions,
+    rpc_error,
+    sentence_of,
+    task_result,
+)
+from turnkeeper.features.tasks.session.task_state import task_status
+from turnkeeper.features.tasks.tables import TaskHandle, TaskHandles
+from turnkeeper.features.tasks.task_reader import finished_result, identity_of
+from turnkeeper.features.tasks.tasks import Tasks
+from turnkeeper.models.http_responses import Action, PromptFate, Task
+from turnkeeper.models.ids import WorkflowId, tenant_of
 from turnkeeper.models.session.messages import CancelTurn, StateRequest
-from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState
-from turnkeeper.models.transcript.trajectory import Usage
+from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState, Usage
 
 FIRST_TURN_BYTES = 1_000_000
 
@@ -66,13 +75,13 @@ async def read_prompt_task(services: Services, workflow_id: WorkflowId, message_
     task = _session_as_task(services, workflow_id, state)
     if fate.turn_id is None:
         return _not_started(task, fate)
-    return _ended(services, task, turn) if turn else await _running(services, task, workflow_id, state)
+    return _ended(services, task, workflow_id, turn) if turn else await _running(services, task, workflow_id, state)
 
 
 async def _task_of_first_prompt(services: Services, workflow_id: WorkflowId) -> Task:
     task, turn = await services.get(Tasks).get(workflow_id), await _first_turn(services, workflow_id)
     is_newest = turn is None or (task.is_final and task.updated_at == turn.agent_timestamp)
-    return task if turn is None or is_newest or not turn.is_complete else _ended(services, task, turn)
+    return task if turn is None or is_newest or not turn.is_complete else _ended(services, task, workflow_id, turn)
 
 
 async def _first_turn(services: Services, workflow_id: WorkflowId) -> ConversationMessage | None:
@@ -89,21 +98,9 @@ async def _first_turn(services: Services, workflow_id: WorkflowId) -> Conversati
 
 
 def _session_as_task(services: Services, workflow_id: WorkflowId, state: ConversationState) -> Task:
-    session, session_id = state.session, session_id_of(workflow_id)
-    return Task(
-        task_id=session_id,
-        workflow_id=session_id,
-        title=session.title,
-        status="working",
-        created_at=session.created_at,
-        **links_of(services, workflow_id),
-    )
-
-
-def links_of(services: Services, workflow_id: WorkflowId) -> dict[str, Any]:
-    """Return the links of a session as fields of a task."""
-    links = session_links(services.settings, workflow_id, namespace=services.client.namespace)
-    return {"url": chat_url(services.settings, workflow_id), "temporal_url": links.temporal}
+    session = state.session
+    identity = identity_of(services, workflow_id)
+    return Task(**identity, title=session.title, status="working", created_at=session.created_at)
 
 
 def _not_started(task: Task, fate: PromptFate) -> Task:
@@ -124,14 +121,10 @@ async def _running(services: Services, task: Task, workflow_id: WorkflowId, stat
     return _changed(task, status=status, approvals=len(pending.approvals) + pending.omitted)
 
 
-def _ended(services: Services, task: Task, turn: ConversationMessage) -> Task:
+def _ended(services: Services, task: Task, workflow_id: WorkflowId, turn: ConversationMessage) -> Task:
     """Return the task with the result of this turn."""
-    result = TaskResult(
-        summary=summary_of_answer(turn.agent_message or turn.error or "") or None,
-        answer=turn.agent_message,
-        usage=turn.usage or Usage(),
-        transcript_url=f"{services.settings.gateway_url}/workflow/{task.task_id}/conversation/full",
-    )
+    text, usage = turn.agent_message or turn.error, turn.usage or Usage()
+    result = finished_result(services, workflow_id, text, answer=turn.agent_message, usage=usage)
     return _changed(
         task,
         status=turn.status,

@@ -15,20 +15,17 @@ from pydantic import BaseModel, Field, StrictBool
 
 from turnkeeper.api.bodies import Id, MaybeBlank, PromptText
 from turnkeeper.api.changes import RequestChanges, Starts
-from turnkeeper.api.prompts.attachments import AttachmentBodies, attachments_of
-from turnkeeper.api.prompts.prompt_sender import new_prompt
+from turnkeeper.api.prompts import AttachmentBodies, attachments_of, new_prompt
 from turnkeeper.api.services import Services
-from turnkeeper.features.mcp.tasks import links_of
-from turnkeeper.features.tasks.api.tasks import TaskMessage, Tasks
 from turnkeeper.features.tasks.session.task import CreateTask
-from turnkeeper.models.http_responses import Task, TaskPage
+from turnkeeper.features.tasks.task_reader import identity_of
+from turnkeeper.features.tasks.tasks import TaskMessage, Tasks
+from turnkeeper.models.http_responses import Role, Task, TaskPage
 from turnkeeper.models.ids import ID_PATTERN, PublicId, WorkflowId, session_id_of
 from turnkeeper.models.limits import Limits
-from turnkeeper.models.roles import Role
-from turnkeeper.models.session.queue.prompts import PromptMode, check_text
+from turnkeeper.models.session.prompts import PromptMode, check_text
 from turnkeeper.models.transcript.attachments import with_names
-from turnkeeper.models.transcript.conversation import ConversationMessage, SessionStatus, TurnStatus
-from turnkeeper.models.transcript.task_view import TaskStatus
+from turnkeeper.models.transcript.conversation import ConversationMessage, SessionStatus, TaskStatus, TurnStatus
 from turnkeeper.models.wire import Frozen, Reason, Strict, UtcDatetime
 from turnkeeper.stores.session_index import IndexQuery
 
@@ -166,19 +163,17 @@ class Conversation(Frozen):
 
 async def create_task(services: Services, changes: RequestChanges, arguments: CreateTask) -> Work:
     receipt = await services.get(Tasks).create(arguments, changes)
+    workflow_id = changes.caller.workflow_id(receipt.task_id)
     accepted = Task(
-        task_id=receipt.task_id,
-        workflow_id=receipt.workflow_id,
+        **identity_of(services, workflow_id),
         title=arguments.title,
         description=arguments.description,
         status=receipt.status,
         parent=arguments.parent,
         created_at=datetime.now(UTC),
-        url=receipt.url,
-        temporal_url=receipt.temporal_url,
     )
     notes = [f"Warning: {warning.field}: {warning.message}" for warning in receipt.warnings]
-    return Work(changes.caller.workflow_id(receipt.task_id), None, accepted, notes)
+    return Work(workflow_id, None, accepted, notes)
 
 
 async def get_task(services: Services, changes: RequestChanges, arguments: GetTaskArguments) -> Task:
@@ -243,13 +238,7 @@ async def send_prompt(services: Services, changes: RequestChanges, arguments: Se
         entry.message_id = message_id = await services.sender.send(
             workflow_id, prompt, start=new if arguments.start else None, contents=prepared.contents
         )
-    accepted = Task(
-        task_id=session_id_of(workflow_id),
-        workflow_id=session_id_of(workflow_id),
-        status="working",
-        created_at=datetime.now(UTC),
-        **links_of(services, workflow_id),
-    )
+    accepted = Task(**identity_of(services, workflow_id), status="working", created_at=datetime.now(UTC))
     return Work(workflow_id, message_id, accepted)
 
 

@@ -10,34 +10,34 @@ from temporalio.client import Client, WorkflowQueryFailedError
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
+from turnkeeper.activities.activity_context import (
+    WorkflowSilentError,
+    current_session_id,
+    heartbeating,
+    query_own_workflow,
+)
 from turnkeeper.activities.failures import raise_if_retried_soon, reason_of, with_details
-from turnkeeper.activities.heartbeat import heartbeating
-from turnkeeper.activities.model_request.large_texts import LargeTexts
-from turnkeeper.activities.model_request.model_client import ModelClient
-from turnkeeper.activities.model_request.spending import Spending
-from turnkeeper.activities.own_workflow import WorkflowSilentError, current_session_id, query_own_workflow
+from turnkeeper.activities.large_texts import LargeTexts
+from turnkeeper.activities.model_client import ModelClient
 from turnkeeper.activities.providers.protocol import ModelError
-from turnkeeper.features.tasks.rules.condensing import LongTexts, batches, condensed_prompt, read_answer
-from turnkeeper.features.tasks.rules.inheritance import MAX_PAGES, Inheritance
+from turnkeeper.activities.spending import Spending
+from turnkeeper.features.tasks.histories import rank, store_hand_off
+from turnkeeper.features.tasks.rules.enrichment import LongTexts, batches, condensed_prompt, read_answer
+from turnkeeper.features.tasks.rules.hand_off import MAX_PAGES, Inheritance
 from turnkeeper.features.tasks.session.new_sub_task import (
     CondenseCall,
     CondenseOutcome,
     PreparedSubTask,
     PrepareSubTask,
 )
-from turnkeeper.features.tasks.session.task import TaskRequest, policy_of, prepare_task
-from turnkeeper.features.tasks.session.task_arguments import read_run_task
-from turnkeeper.features.tasks.session.task_input import TaskInput
-from turnkeeper.features.tasks.stores.bm25 import rank
-from turnkeeper.features.tasks.stores.histories import store_hand_off
-from turnkeeper.models.bounds import bound_json
+from turnkeeper.features.tasks.session.task import TaskRequest, policy_of, prepare_task, read_run_task
 from turnkeeper.models.errors import TaskValidationError
 from turnkeeper.models.ids import sibling_id
 from turnkeeper.models.limits import LARGE_RESULT_BYTES
 from turnkeeper.models.session.messages import StateRequest
 from turnkeeper.models.settings.history_policy import HandOffPresets
-from turnkeeper.models.transcript.conversation import ConversationState
-from turnkeeper.models.transcript.trajectory import BlobRef, ToolResult, Usage
+from turnkeeper.models.texts import bound_json
+from turnkeeper.models.transcript.conversation import BlobRef, ConversationState, ToolResult, Usage
 from turnkeeper.models.wire import Frozen
 from turnkeeper.stores.archive import Archive
 from turnkeeper.stores.blobs import Blobs
@@ -137,15 +137,7 @@ class HandOffActivities:
         session_id = current_session_id()
         task_id = sibling_id(call.task_id, of=session_id)
         prepared, to_condense = await store_hand_off(self._blobs, prepared, task_id=task_id, parent_id=session_id)
-        return PreparedSubTask(
-            task=TaskInput(
-                context=prepared.context,
-                report=prepared.report,
-                to_condense=to_condense,
-                attachments=prepared.attachments,
-            ),
-            notes=[*prepared.notes, *trouble],
-        )
+        return PreparedSubTask(task=prepared.input(to_condense=to_condense), notes=[*prepared.notes, *trouble])
 
     async def _inheritance(self, request: TaskRequest, presets: HandOffPresets) -> tuple[Inheritance, list[str]]:
         """Return what the task inherits, from session and archive, and a note if the archive could not be read."""

@@ -17,26 +17,31 @@ from turnkeeper.features.tasks.session.allowance import (
     AllowanceState,
     TurnAccount,
 )
-from turnkeeper.features.tasks.session.sub_tasks import SubTasks, SubTasksState
-from turnkeeper.features.tasks.session.task_input import TaskInput, TasksInput, task_prompt
-from turnkeeper.features.tasks.session.task_specs import REPORT_PROGRESS_SPEC, run_task_spec
+from turnkeeper.features.tasks.session.sub_tasks import (
+    REPORT_PROGRESS_SPEC,
+    SubTasks,
+    SubTasksState,
+    run_task_spec,
+)
 from turnkeeper.features.tasks.session.task_state import (
     OwnTask,
     TaskChange,
+    TaskInput,
     TaskOutcome,
+    TasksInput,
     TaskState,
     bound_answer,
+    task_prompt,
     task_status,
 )
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import PublicId
+from turnkeeper.models.session.budgets import Amount, Budgets, Caps
 from turnkeeper.models.session.messages import SessionInput, parse
-from turnkeeper.models.session.queue.prompts import PromptSignal, check_text
+from turnkeeper.models.session.prompts import PromptSignal, check_text
 from turnkeeper.models.session.session import PartData, Session, SessionPart
-from turnkeeper.models.session.turn.budgets import Amount, Budgets, Caps
+from turnkeeper.models.transcript.conversation import FINAL, SubTask, TaskStatus, TaskView, Usage
 from turnkeeper.models.transcript.model_call import ToolSpec
-from turnkeeper.models.transcript.task_view import FINAL, SubTask, TaskStatus, TaskView
-from turnkeeper.models.transcript.trajectory import Usage
 from turnkeeper.models.wire import Compact, Items
 
 FEATURE = "tasks"

@@ -7,8 +7,15 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.features.tasks.session.allowance import AllowanceAnswer, AllowanceRequest
     from turnkeeper.features.tasks.session.task_state import TaskChange, result_prompt
     from turnkeeper.features.tasks.session_part import FEATURE, tasks_of
-    from turnkeeper.features.tasks.workflow.allowance import GRANT, REQUEST, AllowanceMail
-    from turnkeeper.features.tasks.workflow.sub_tasks import CHANGED, SubTaskRunner, TaskReporter, with_whole_answer
+    from turnkeeper.features.tasks.workflow.sub_tasks import (
+        CHANGED,
+        GRANT,
+        REQUEST,
+        AllowanceMail,
+        SubTaskRunner,
+        TaskReporter,
+        with_whole_answer,
+    )
     from turnkeeper.features.tasks.workflow.task_tools import TaskTurn
     from turnkeeper.models.session.messages import FeatureMessage, parse
     from turnkeeper.models.session.session import Session

@@ -88,7 +88,6 @@ def tail_indexes(entries: Sequence[ViewEntry], last_n: int) -> list[int]:
 
 
 def _turns(entries: Sequence[ViewEntry]) -> list[list[int]]:
-    """Return the indexes of each turn's entries."""
     numbers = groupby(range(len(entries)), key=lambda index: entries[index].ref.number)
     return [list(indexes) for _, indexes in numbers]
 
@@ -221,7 +220,9 @@ def notes_between(
     summary = summary if is_its_place else None
     missing = _missing_turns(earlier, later)
     answered = [ANSWERED] if earlier and not earlier.ends_turn and not _has(summary, earlier.ref.number) else []
-    count = len(missing) - sum(map(len, _covered(missing, summary)))
+    summaries = summary.turns if summary else []
+    covered = (range(max(first, missing.start), min(last + 1, missing.stop)) for first, last in summaries)
+    count = len(missing) - sum(map(len, covered))
     turns = [turns_left_out(count)] if count else []
     if summary is None:
         return [_note(" ".join([*answered, *turns]))] if answered or turns else []
@@ -255,7 +256,6 @@ def summary_entry(summary: Summary) -> ViewEntry:
 
 
 def _pairs(entries: Sequence[ViewEntry]) -> Iterable[tuple[ViewEntry | None, ViewEntry]]:
-    """Return each entry with the one before it."""
     return zip([None, *entries], entries, strict=False)
 
 
@@ -280,12 +280,6 @@ def _missing_steps(earlier: ViewEntry, later: ViewEntry) -> int:
 
 def _has(summary: Summary | None, number: int) -> bool:
     return summary is not None and any(first <= number <= last for first, last in summary.turns)
-
-
-def _covered(numbers: range, summary: Summary | None) -> Iterable[range]:
-    """Return the parts of `numbers` that the summary covers."""
-    for first, last in summary.turns if summary else []:
-        yield range(max(first, numbers.start), min(last + 1, numbers.stop))
 
 
 def _note(sentences: str) -> ViewEntry:

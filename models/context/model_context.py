@@ -16,16 +16,14 @@ from typing import Annotated
 
 from pydantic import BeforeValidator
 
-from turnkeeper.models.bounds import bound_json
 from turnkeeper.models.context.eviction import Evicted, EvictedState, Eviction, messages_to_summarise
 from turnkeeper.models.context.model_view import ModelView, ViewState, head_tokens
 from turnkeeper.models.context.summary import FILES_CHARS, SUMMARY_CHARS, next_summary
 from turnkeeper.models.context.view_entries import ViewEntry, texts_of
 from turnkeeper.models.context.window import ConversationHistoryConfig, no_room_warning
-from turnkeeper.models.tokens import CHARS_PER_TOKEN, tokens_of
-from turnkeeper.models.transcript.conversation import ContextSize, ConversationMessage
+from turnkeeper.models.texts import CHARS_PER_TOKEN, bound_json, tokens_of
+from turnkeeper.models.transcript.conversation import ContextSize, ConversationMessage, Usage
 from turnkeeper.models.transcript.model_call import ModelMessage, RequestHead, SummaryOutcome
-from turnkeeper.models.transcript.trajectory import Usage
 from turnkeeper.models.transcript.transcript import Transcript
 from turnkeeper.models.wire import Compact, few_keys
 

@@ -49,12 +49,11 @@ from turnkeeper.models.context.view_entries import (
     text_lengths,
 )
 from turnkeeper.models.context.window import ConversationHistoryConfig, eviction_config
-from turnkeeper.models.tokens import count_chars, estimate_tokens, tokens_of
+from turnkeeper.models.texts import count_chars, estimate_tokens, tokens_of
 from turnkeeper.models.transcript.attachments import estimated_chars
-from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.conversation import ConversationMessage, UserStep
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, ProviderState, RequestHead
 from turnkeeper.models.transcript.notes import REFUSED_PROMPT, closing_text, earlier_try_note, ending_note
-from turnkeeper.models.transcript.trajectory import UserStep
 from turnkeeper.models.transcript.transcript import Transcript
 from turnkeeper.models.wire import MAX_CARRIED_ITEMS, Compact, Items
 

@@ -13,7 +13,6 @@ from itertools import accumulate, dropwhile
 from pydantic import JsonValue
 from pydantic_core import to_json
 
-from turnkeeper.models.bounds import bound_text
 from turnkeeper.models.replay_text.grammar import (
     CallEvent,
     ReplayEvent,
@@ -22,7 +21,7 @@ from turnkeeper.models.replay_text.grammar import (
     UserEvent,
     render_replay,
 )
-from turnkeeper.models.tokens import count_chars
+from turnkeeper.models.texts import bound_text, count_chars
 from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.model_call import (
     CallPart,
@@ -181,8 +180,6 @@ def _record(so_far: Sequence[ReplayEvent], evicted: Sequence[ModelMessage], max_
 
 @dataclass(frozen=True)
 class _Step:
-    """A message, and its calls with their results."""
-
     message: ModelMessage
     exchanges: list[tuple[CallPart, ModelMessage]]
 
@@ -208,7 +205,6 @@ def _events_of(step: _Step) -> Iterator[ReplayEvent]:
 
 
 def _escape_mark(text: str) -> str:
-    """Escape a text that looks like the earlier summary."""
     return f"\\{text}" if text.lstrip("\\").startswith(SUMMARY_MARK) else text
 
 

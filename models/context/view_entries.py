@@ -17,14 +17,19 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from turnkeeper.models.bounds import bound_text
-from turnkeeper.models.tokens import count_chars, weighted_chars
+from turnkeeper.models.texts import bound_text, count_chars, weighted_chars
 from turnkeeper.models.transcript.attachments import estimated_chars, with_names
-from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.conversation import (
+    INTERRUPTED_NOTE,
+    ConversationMessage,
+    ModelStep,
+    Step,
+    ToolCall,
+    UserStep,
+)
 from turnkeeper.models.transcript.large_texts import Texts, refer_message
 from turnkeeper.models.transcript.model_call import CallPart, ModelMessage, ProviderState
 from turnkeeper.models.transcript.notes import joined_prompts
-from turnkeeper.models.transcript.trajectory import INTERRUPTED_NOTE, ModelStep, Step, ToolCall, UserStep
 from turnkeeper.models.transcript.transcript import Transcript
 from turnkeeper.models.wire import Compact
 

@@ -21,7 +21,7 @@ from typing import Generic, Self, TypeVar
 
 from pydantic import Field, model_validator
 
-from turnkeeper.models.tokens import estimate_tokens, get_field
+from turnkeeper.models.texts import estimate_tokens, get_field
 from turnkeeper.models.wire import Change, Frozen, Strict
 
 MessageT = TypeVar("MessageT")

@@ -141,10 +141,7 @@ class ResultEvent(Strict):
     content: Text = ""
 
 
-ReplayEvent = Annotated[
-    UserEvent | RespondEvent | ThinkEvent | CallEvent | ResultEvent,
-    Field(discriminator="type"),
-]
+ReplayEvent = Annotated[UserEvent | RespondEvent | ThinkEvent | CallEvent | ResultEvent, Field(discriminator="type")]
 
 EventLike = ReplayEvent | Mapping[str, object]
 """An event, or a mapping with its fields."""
@@ -271,7 +268,6 @@ def parse_replay(text: str) -> tuple[list[ReplayEvent], list[ReplayEvent] | None
 
 
 def _sections(text: str) -> list[_Section]:
-    """Group the blocks of `text` by header; it is empty or begins with one."""
     sections: list[_Section] = []
     for block in _blocks(text):
         if block.text.startswith("="):

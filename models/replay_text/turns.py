@@ -11,7 +11,6 @@ from itertools import chain, groupby, takewhile
 from pydantic import field_serializer
 from pydantic_core import to_json
 
-from turnkeeper.models.as_of import Stamp
 from turnkeeper.models.replay_text.grammar import (
     CallEvent,
     ReplayEvent,
@@ -23,10 +22,17 @@ from turnkeeper.models.replay_text.grammar import (
     render_replay,
 )
 from turnkeeper.models.transcript.attachments import with_names
-from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.conversation import (
+    INTERRUPTED_NOTE,
+    ConversationMessage,
+    ModelStep,
+    Step,
+    ToolCall,
+    ToolResult,
+    UserStep,
+)
 from turnkeeper.models.transcript.notes import ending_note, joined_prompts
-from turnkeeper.models.transcript.trajectory import INTERRUPTED_NOTE, ModelStep, Step, ToolCall, ToolResult, UserStep
-from turnkeeper.models.wire import Compact
+from turnkeeper.models.wire import Compact, Stamp
 
 
 class MovedEvents(Compact):
@@ -100,7 +106,7 @@ class ReplayTurns(Compact):
     @property
     def current(self) -> ConversationMessage | None:
         turn = self.unfinished_turn
-        return turn if turn and _can_be_continued(turn) else None
+        return turn if turn and (turn.is_error or turn.steps_omitted or any(map(_is_finished, turn.steps))) else None
 
     @property
     def history(self) -> list[ReplayEvent]:
@@ -152,10 +158,6 @@ def with_newest_events(turn: ConversationMessage, count: int) -> ConversationMes
 
 def _is_unfinished(turn: ConversationMessage) -> bool:
     return turn.is_error or not turn.is_complete
-
-
-def _can_be_continued(turn: ConversationMessage) -> bool:
-    return turn.is_error or turn.steps_omitted > 0 or any(map(_is_finished, turn.steps))
 
 
 def _is_finished(step: Step) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.limits import Limits
-from turnkeeper.models.session.tools.tool_policy import ToolNames, ToolPolicy
+from turnkeeper.models.session.tools import ToolNames, ToolPolicy
 from turnkeeper.models.wire import Frozen
 
 

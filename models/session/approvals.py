@@ -1,6 +1,6 @@
 """People's decisions on tool calls (AGT-8).
 
-The tool policy determines which calls need one (`models/session/tools/tool_policy.py`). The approval is part of the
+The tool policy determines which calls need one (`models/session/tools.py`). The approval is part of the
 call in its step, so clients see it and the next run carries it. A decision names the call and the digest of its
 arguments: it can't apply to a call that the person has not seen.
 """
@@ -14,24 +14,33 @@ from typing import Annotated
 from pydantic import ConfigDict, Field, JsonValue
 from pydantic_core import to_json
 
-from turnkeeper.models.as_of import Stamp
-from turnkeeper.models.bounds import bound_json
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import CALL_ID_PATTERN, PublicId
-from turnkeeper.models.texts.legible import MAX_BLANK_LINES, indented, legible_excerpt, legible_json, legible_line
-from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.model_call import ToolEffect, ToolSpec
-from turnkeeper.models.transcript.trajectory import (
+from turnkeeper.models.legible import MAX_BLANK_LINES, indented, legible_excerpt, legible_json, legible_line
+from turnkeeper.models.texts import bound_json
+from turnkeeper.models.transcript.conversation import (
     Approval,
     ApprovalDecision,
     BlobRef,
+    ConversationMessage,
     FileChange,
     ModelStep,
     ToolCall,
     ToolResult,
 )
+from turnkeeper.models.transcript.model_call import ToolEffect, ToolSpec
 from turnkeeper.models.transcript.transcript import Transcript
-from turnkeeper.models.wire import PERSON_CHARS, REASON_CHARS, Compact, Frozen, Person, Reason, Strict, UtcDatetime
+from turnkeeper.models.wire import (
+    PERSON_CHARS,
+    REASON_CHARS,
+    Compact,
+    Frozen,
+    Person,
+    Reason,
+    Stamp,
+    Strict,
+    UtcDatetime,
+)
 
 APPROVAL_BYTES = 900
 """Size of an approval in a turn, as JSON, with a reason of `REASON_BYTES` and a name of `PERSON_BYTES`, but without a

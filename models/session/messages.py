@@ -14,20 +14,17 @@ from turnkeeper.models.context.model_context import ContextState
 from turnkeeper.models.context.window import ConversationHistoryConfig, HistoryChange
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import ID_PATTERN, WorkflowId, model_pattern, split_model
-from turnkeeper.models.limits import MIN_STATE_BYTES, Limits, LimitsChange
+from turnkeeper.models.legible import one_line
+from turnkeeper.models.limits import DEFAULT_MODEL, DEFAULT_SYSTEM_PROMPT, MIN_STATE_BYTES, Limits, LimitsChange
 from turnkeeper.models.replay_text.turns import MovedEvents
 from turnkeeper.models.session.agents import AgentChange, AgentConfiguration
-from turnkeeper.models.session.archive.archive_health import ArchiveState
-from turnkeeper.models.session.defaults import DEFAULT_MODEL, DEFAULT_SYSTEM_PROMPT
-from turnkeeper.models.session.queue.prompt_queue import QueueState
-from turnkeeper.models.session.queue.prompts import PromptSignal, rejection_for
-from turnkeeper.models.session.refused_parts import RefusalState
-from turnkeeper.models.session.tools.session_tools import ToolsState
-from turnkeeper.models.session.tools.tool_policy import ToolNames, ToolPolicy
-from turnkeeper.models.session.turn.running_turn import CarriedTurn
-from turnkeeper.models.texts.one_line import one_line
+from turnkeeper.models.session.archive import ArchiveState
+from turnkeeper.models.session.prompt_queue import QueueState
+from turnkeeper.models.session.prompts import PromptSignal, rejection_for
+from turnkeeper.models.session.running_turn import CarriedTurn
+from turnkeeper.models.session.tools import RefusalState, ToolNames, ToolPolicy, ToolsState
+from turnkeeper.models.transcript.conversation import Usage
 from turnkeeper.models.transcript.model_call import CompactUsage
-from turnkeeper.models.transcript.trajectory import Usage
 from turnkeeper.models.transcript.transcript import TranscriptState
 from turnkeeper.models.wire import (
     Change,

@@ -17,21 +17,24 @@ from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import PublicId
 from turnkeeper.models.session.agents import filled
 from turnkeeper.models.session.approvals import ApprovalReceipt, ResolveApproval, check_decision
-from turnkeeper.models.session.archive.archive_health import ArchiveHealth
-from turnkeeper.models.session.archive.archive_messages import ArchiveMove
+from turnkeeper.models.session.archive import ArchiveHealth, ArchiveMove
+from turnkeeper.models.session.budgets import Budgets
 from turnkeeper.models.session.messages import CarriedState, Configure, SessionInput, configured, make_title
-from turnkeeper.models.session.queue.prompt_queue import PromptQueue
-from turnkeeper.models.session.queue.prompts import WIDEST, Prompt, PromptSignal, id_in, read_prompt
-from turnkeeper.models.session.refused_parts import SessionRefusals
-from turnkeeper.models.session.tools.session_tools import SessionTools
-from turnkeeper.models.session.turn.budgets import Budgets
-from turnkeeper.models.session.turn.running_turn import RunningTurn
-from turnkeeper.models.session.turn.turn_slot import TurnSlot
+from turnkeeper.models.session.prompt_queue import PromptQueue
+from turnkeeper.models.session.prompts import WIDEST, Prompt, PromptSignal, id_in, read_prompt
+from turnkeeper.models.session.running_turn import RunningTurn, TurnSlot
+from turnkeeper.models.session.tools import SessionRefusals, SessionTools
 from turnkeeper.models.transcript.attachments import json_bytes
-from turnkeeper.models.transcript.conversation import ConversationMessage, SessionStatus
+from turnkeeper.models.transcript.conversation import (
+    ConversationMessage,
+    SessionStatus,
+    SubTask,
+    TaskStatus,
+    TaskView,
+    ToolResult,
+    Usage,
+)
 from turnkeeper.models.transcript.model_call import RequestHead, ToolSpec
-from turnkeeper.models.transcript.task_view import SubTask, TaskStatus, TaskView
-from turnkeeper.models.transcript.trajectory import ToolResult, Usage
 from turnkeeper.models.transcript.transcript import Transcript
 
 ENVELOPE_BYTES = 2_048
@@ -280,13 +283,7 @@ class Session:
     # ---- prompts
 
     def receive(
-        self,
-        raw: object,
-        *,
-        extra_arguments: int,
-        new_id: str,
-        now: datetime,
-        max_chars: int = WIDEST.max_prompt_chars,
+        self, raw: object, *, extra_arguments: int, new_id: str, now: datetime, max_chars: int = WIDEST.max_prompt_chars
     ) -> Prompt | None:
         """Accept a prompt, or record why it is rejected; a repeated id is the same prompt (SES-5, SES-6).
 

@@ -12,10 +12,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, PlainValidator, TypeAdapter, ValidationError, model_validator
 from pydantic_core import from_json
 
-from turnkeeper.models.bounds import count_unencodable
 from turnkeeper.models.errors import TaskValidationError, preview
-from turnkeeper.models.invalid_values import field_path, reason_of
-from turnkeeper.models.wire import Strict
+from turnkeeper.models.texts import count_unencodable
+from turnkeeper.models.wire import Strict, field_path, reason_of
 
 HistoryRole = Literal["user", "assistant", "orchestrator"]
 PresetName = Literal["keep_user", "keep_assistant"]

@@ -6,8 +6,6 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple
 
-DEFAULT_PORTS = {"http": 80, "https": 443}
-
 MAX_NAME_CHARS = 253
 
 _AUTHORITY = re.compile(r"(?P<host>\[[^\[\]]*\]|[^:@\[\]]+)(:(?P<port>[0-9]{0,5}))?")
@@ -67,7 +65,7 @@ def origin_at(scheme: str, authority: str) -> Origin | None:
     host = normal_host(parts["host"]) if parts else None
     if parts is None or host is None:
         return None
-    return Origin(scheme, host, int(parts["port"] or DEFAULT_PORTS[scheme]))
+    return Origin(scheme, host, int(parts["port"] or {"http": 80, "https": 443}[scheme]))
 
 
 def parse_origin(url: str) -> Origin | None:

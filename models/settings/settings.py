@@ -38,12 +38,10 @@ from pydantic_settings import (
 from turnkeeper.models.context.window import BOTH_FORMS, ConversationHistoryConfig, history_config
 from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.ids import AGENT_PATTERN, checked_model
-from turnkeeper.models.invalid_values import reason_of
-from turnkeeper.models.limits import Limits
-from turnkeeper.models.session.defaults import DEFAULT_MODEL, DEFAULT_SYSTEM_PROMPT, SystemPrompt
+from turnkeeper.models.limits import DEFAULT_MODEL, DEFAULT_SYSTEM_PROMPT, Limits, SystemPrompt
 from turnkeeper.models.settings.history_policy import HandOffPresets
 from turnkeeper.models.settings.origins import normal_host, parse_origin
-from turnkeeper.models.wire import FeatureData, Strict
+from turnkeeper.models.wire import FeatureData, Strict, reason_of
 
 ENV_PREFIX = "TURNKEEPER_"
 CONFIG_VARIABLE = "TURNKEEPER_CONFIG"
@@ -164,8 +162,8 @@ class Settings(BaseSettings):
     per folder; two stacks run side by side with two folders. Copy it while the stack is stopped. At every start the
     folder and our files in it are closed to other users of the machine (modes 700 and 600)."""
     features: Annotated[tuple[str, ...] | None, NoDecode] = None
-    """What worker and gateway have besides the core: names from `features/`, in the environment with commas between
-    them; None: all. Worker and gateway must have the same. The settings `auth.…` need `access`."""
+    """What worker, gateway and command line have besides the core: names from `features/`, in the environment with
+    commas between them; None: all. Worker and gateway must have the same. The settings `auth.…` need `access`."""
     agents: File | None = None
     """A Python file with agents and their tools (`turnkeeper up FILE`); None: sessions have no agents of code."""
     agents_reload: bool = False
@@ -430,7 +428,8 @@ def load_settings() -> Settings:
     Raises:
         SettingsError: An unknown key, a bad value or an unreadable file.
     """
-    _check_file()
+    if os.environ.get(CONFIG_VARIABLE) and not settings_file().is_file():  # pydantic would ignore that
+        raise SettingsError(f"{CONFIG_VARIABLE} names {str(settings_file())!r}, which does not exist.")
     _check_variables()
     try:
         return Settings()
@@ -493,12 +492,6 @@ def is_redis_url(url: str) -> bool:
     """
     parts = _REDIS_URL.fullmatch(url)
     return parts is not None and int(parts["port"] or 0) < 1 << 16
-
-
-def _check_file() -> None:
-    """Raise `SettingsError` if `TURNKEEPER_CONFIG` names a missing file, which pydantic would ignore."""
-    if os.environ.get(CONFIG_VARIABLE) and not settings_file().is_file():
-        raise SettingsError(f"{CONFIG_VARIABLE} names {str(settings_file())!r}, which does not exist.")
 
 
 def _check_variables() -> None:

@@ -16,11 +16,9 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, TypeAdapter
 
-from turnkeeper.models.bounds import count_unencodable
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.limits import LARGE_TEXT_BYTES
-from turnkeeper.models.texts.counted import counted
-from turnkeeper.models.tokens import weighted_chars
+from turnkeeper.models.texts import count_unencodable, counted, weighted_chars
 from turnkeeper.models.wire import Compact
 
 MAX_ATTACHMENTS = 20
@@ -60,8 +58,6 @@ MAX_SHOWN_CHARS = 200_000
 
 
 class _Stored(Compact):
-    """The content's place in the blob store."""
-
     hash: str | None = None
     """The SHA-256 of the content in hex, if the content is in the store."""
     bytes: int | None = None
@@ -138,18 +134,8 @@ def estimated_chars(attachment: Attachment) -> int:
     return min(MAX_SHOWN_CHARS, size) if is_text(attachment.media_type) else len(placeholder_text(attachment))
 
 
-_TEXT_TYPES = frozenset(
-    {
-        "application/json",
-        "application/javascript",
-        "application/sql",
-        "application/toml",
-        "application/x-ndjson",
-        "application/x-sh",
-        "application/xml",
-        "application/yaml",
-        "application/x-yaml",
-    }
+_TEXT_TYPES = re.compile(
+    r"text/.*|.*\+(?:json|xml)|application/(?:json|javascript|sql|toml|x-ndjson|x-sh|xml|yaml|x-yaml)"
 )
 
 
@@ -159,7 +145,7 @@ def is_text(media_type: str) -> bool:
     >>> is_text("text/csv"), is_text("application/ld+json"), is_text("application/zip")
     (True, True, False)
     """
-    return media_type.startswith("text/") or media_type in _TEXT_TYPES or media_type.endswith(("+json", "+xml"))
+    return _TEXT_TYPES.fullmatch(media_type) is not None
 
 
 def with_names(text: str, attachments: Sequence[Attachment], *, note: str = "") -> str:
@@ -199,12 +185,6 @@ def _size(count: int) -> str:
 
 
 _LIST: TypeAdapter[list[Attachment]] = TypeAdapter(list[Attachment])
-
-LOST_NOTE = " (no longer stored)"
-"""Follows the name of an attachment whose content the store has lost."""
-
-NO_TEXT_NOTE = " (not shown: it is not text)"
-"""Follows the name of code whose content is none."""
 
 MAX_REQUEST_BYTES = 20_000_000
 """Maximum of all stored contents in one request: vendors accept bodies of 32 MB, and contents travel as base64."""
@@ -330,7 +310,8 @@ def resolve_attachments(
             no_text.append(one)
         else:
             resolved.append(with_content(one, contents[one.hash]))
-    return with_names(with_names(text, lost, note=LOST_NOTE), no_text, note=NO_TEXT_NOTE), resolved
+    named = with_names(text, lost, note=" (no longer stored)")
+    return with_names(named, no_text, note=" (not shown: it is not text)"), resolved
 
 
 def _is_text(content: bytes) -> bool:

@@ -15,8 +15,16 @@ from hashlib import sha256
 from pydantic import JsonValue
 from pydantic_core import from_json, to_json
 
-from turnkeeper.models.bounds import bound_json
-from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.texts import bound_json
+from turnkeeper.models.transcript.conversation import (
+    BlobRef,
+    ConversationMessage,
+    ReasoningTrajectory,
+    Step,
+    ToolCall,
+    ToolResult,
+    UserStep,
+)
 from turnkeeper.models.transcript.model_call import (
     CallPart,
     ModelMessage,
@@ -26,7 +34,6 @@ from turnkeeper.models.transcript.model_call import (
     RespondPart,
     ThinkPart,
 )
-from turnkeeper.models.transcript.trajectory import BlobRef, ReasoningTrajectory, Step, ToolCall, ToolResult, UserStep
 
 EXCERPT_BYTES = 500
 """Maximum of an excerpt, as JSON."""
@@ -151,7 +158,9 @@ def excerpt(text: str, inline_bytes: int) -> str:
 
 def hashes_in(request: ModelRequest) -> set[str]:
     """Return the hash of every text that `request` refers to, except opaque state."""
-    return {ref.hash for message in request.messages for ref in _refs_of(message)}
+    messages = request.messages
+    refs = (ref for message in messages for ref in (message.blob, *(call.blob for call in message.tool_calls)))
+    return {ref.hash for ref in refs if ref}
 
 
 def opaque_hashes_in(request: ModelRequest) -> set[str]:
@@ -240,10 +249,6 @@ def _resolve_message(message: ModelMessage, texts: Mapping[str, str]) -> ModelMe
 def _resolve_call(call: CallPart, texts: Mapping[str, str]) -> CallPart:
     args = resolve_args(call.args, call.blob, texts)
     return call if args is None else call.model_copy(update={"args": args, "blob": None})
-
-
-def _refs_of(message: ModelMessage) -> Iterator[BlobRef]:
-    return (ref for ref in (message.blob, *(call.blob for call in message.tool_calls)) if ref)
 
 
 def _large_part(kind: str, text: str, inline_bytes: int, texts: Texts) -> Part:

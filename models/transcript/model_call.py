@@ -1,19 +1,156 @@
-"""Requests to models and their responses, in one form for all providers (AGT-2, AGT-3)."""
+"""What workflow and activities exchange about a model call, in one form for all providers (AGT-2, AGT-3).
+
+That is requests and responses, the parts of a request that a vendor refused and that are left out from then on (AGT-9),
+and the list entry of a session, from its own state (API-1).
+"""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, PlainSerializer
 
 from turnkeeper.models.errors import ErrorType
+from turnkeeper.models.legible import one_line
 from turnkeeper.models.limits import ANSWER_BYTES, LARGE_RESULT_BYTES, LARGE_TEXT_BYTES
 from turnkeeper.models.transcript.attachments import Attachment
-from turnkeeper.models.transcript.index_entry import IndexEntry
-from turnkeeper.models.transcript.refused_parts import RefusedPart
-from turnkeeper.models.transcript.trajectory import BlobRef, FileChange, StopReason, ToolResult, ToolStatus, Usage
-from turnkeeper.models.wire import Compact, Frozen, Items
+from turnkeeper.models.transcript.conversation import (
+    BlobRef,
+    FileChange,
+    HandOffReport,
+    StopReason,
+    TaskStatus,
+    ToolResult,
+    ToolStatus,
+    Usage,
+)
+from turnkeeper.models.wire import Compact, Frozen, Items, UtcDatetime
+
+# ---- refused parts
+
+PartKind = Literal[
+    "state", "parameter", "bound", "field", "required", "attachment", "images", "pdfs", "tool_schema", "tool"
+]
+"""Kinds of parts that can be left out of a request:
+
+state         the vendors' own blocks of earlier steps
+parameter     an optional parameter of the API, or a field that we add to blocks
+bound         nothing is left out: a number is at most `limit`
+field         an optional field of messages
+required      nothing is left out: a field is added to messages
+attachment    an image or a PDF, which is named in text
+images, pdfs  all of this kind
+tool_schema   a tool is offered with an open schema, and its own as text
+tool          a tool
+"""
+
+MAX_NAME_CHARS = 200
+MAX_TEXTS = 10
+"""Parts that are named in one line."""
+
+
+class RefusedPart(Compact):
+    """A part that a model's vendor refused.
+
+    `name` is that of the parameter, the field or the tool, or the id of the content; empty: all of the kind. `version`
+    is the digest of the tool, or of the list of tools: a changed one is offered again.
+    """
+
+    kind: PartKind
+    name: str = ""
+    version: str = ""
+    limit: int | None = None
+    reason: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """The identity of the part, independent of limit and reason."""
+        return (self.kind, self.name, self.version)
+
+    @property
+    def text(self) -> str:
+        """The part and why it is left out, for people.
+
+        >>> RefusedPart(kind="tool_schema", name="look", reason="it was refused").text
+        'schema of the tool look (it was refused)'
+        """
+        words = _WORDS[self.kind if self.name else f"all {self.kind}"]
+        what = words.format(self.name, f"{self.limit:,}" if self.limit else "")
+        return f"{what} ({self.reason})" if self.reason else what
+
+
+_WORDS = {
+    "state": "reasoning of earlier steps",
+    "all state": "reasoning of earlier steps",
+    "parameter": "parameter {0}",
+    "bound": "{0} over {1}",
+    "field": "field {0} of messages",
+    "required": "messages without {0}",
+    "attachment": "attachment",
+    "all attachment": "attachments",
+    "all images": "images",
+    "all pdfs": "PDFs",
+    "tool_schema": "schema of the tool {0}",
+    "all tool_schema": "schemas of the tools",
+    "tool": "tool {0}",
+    "all tool": "tools",
+}
+
+
+def left_out_text(parts: Iterable[RefusedPart]) -> str:
+    """Return one line that says what was left out and why; empty without parts.
+
+    >>> left_out_text([RefusedPart(kind="tool", name="look", reason="it was refused"), RefusedPart(kind="images")])
+    'Left out for this model: tool look (it was refused); images'
+    """
+    texts = list(dict.fromkeys(part.text for part in parts))
+    more = f"; and {len(texts) - MAX_TEXTS} more" if len(texts) > MAX_TEXTS else ""
+    return f"Left out for this model: {'; '.join(texts[:MAX_TEXTS])}{more}" if texts else ""
+
+
+# ---- the list entry
+
+IndexStatus = Literal["open", "awaiting_approval", "ended", "cancelled", "terminated"]
+"""Whether a session is open, also while it waits for a person's decision, and how it ended."""
+
+PREVIEW_CHARS = 200
+
+
+class IndexEntry(Compact):
+    """A session as of one of its revisions. It travels beside the history: by a cache, or in a query's result."""
+
+    created_at: UtcDatetime
+    revision: int
+    status: IndexStatus = "open"
+    title: str | None = None
+    user: str | None = None
+    model: str | None = None
+    turn_count: int = 0
+    cost: float | None = None
+    """In US dollars; `None`: no price is known."""
+    preview: str | None = None
+    """The beginning of the newest prompt, in one line."""
+    parent: str | None = None
+    """The session that it works for as a task, or `NO_PARENT`; `None`: it is no task."""
+    task_status: TaskStatus | None = None
+    percent: int | None = None
+    message: str | None = None
+    """The last line that the task's agent reported."""
+    hand_off: HandOffReport | None = None
+    """What the task received of the conversation; `None`: unknown."""
+
+
+def make_preview(text: str) -> str:
+    r"""Return the beginning of a prompt in one line.
+
+    >>> make_preview("  list\nthe files ")
+    'list the files'
+    """
+    return one_line(text, PREVIEW_CHARS)
+
+
+# ---- tools, requests and responses
 
 
 def _without_zeros(usage: Usage | None) -> dict[str, float] | None:

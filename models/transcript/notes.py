@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from turnkeeper.models.errors import ErrorType
-from turnkeeper.models.transcript.conversation import ConversationMessage, TurnStop
-from turnkeeper.models.transcript.trajectory import ModelStep
+from turnkeeper.models.transcript.conversation import ConversationMessage, ModelStep, TurnStop
 
 MAX_QUOTED_CHARS = 500
 """Maximum of a quoted text, before its quotes are escaped."""
@@ -54,9 +53,8 @@ _RAN_OUT = {
     "max_tokens_per_turn": "it ran out of tokens",
     "max_cost_per_turn": "it ran out of money",
 }
-"""Notes of a turn over budget, by the limit that its error names (`models/session/turn/budgets.py`)."""
+"""Notes of a turn over budget, by the limit that its error names (`models/session/budgets.py`)."""
 
-_NOT_RUN = ("denied", "cancelled")
 _PLAIN_NAME = re.compile(r"[\w@+~'\u2019-]+(?:[. ][\w@+~'\u2019-]+)*")
 """A name that needs no quotes: it has no dot at the end of a word, so it can't end a note's sentence."""
 
@@ -176,7 +174,6 @@ def _deeds(tools: Sequence[str]) -> str:
 
 
 def _called_tools(turn: ConversationMessage) -> list[str]:
-    """Return the names of the tools that the turn has called: all that may have had an effect."""
     if turn.steps_omitted:
         return list(turn.tools_used or [])
     return list(dict.fromkeys(_calls_of(turn.steps)))
@@ -186,7 +183,9 @@ def _calls_of(steps: Iterable[object]) -> Iterable[str]:
     for step in steps:
         if isinstance(step, ModelStep) and not step.interrupted:
             yield from (
-                call.name for call in step.tool_calls if call.result is None or call.result.status not in _NOT_RUN
+                call.name
+                for call in step.tool_calls
+                if call.result is None or call.result.status not in ("denied", "cancelled")
             )
 
 

@@ -10,7 +10,7 @@ of a retried attempt replaces that of the attempt before.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
-from turnkeeper.models.bounds import bound_json
+from turnkeeper.models.texts import bound_json
 from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, Part, RespondPart, ThinkPart
 from turnkeeper.models.wire import Frozen
 

@@ -212,11 +212,7 @@ class Transcript:
         new = self._next_page(seen + 1, limit)
         newest = new[-1].id if new else (None if reset else last_seen)
         return Updates(
-            new=new,
-            updated=updated,
-            last_seen=newest,
-            reset=reset,
-            has_more=seen + 1 + len(new) < len(self._entries),
+            new=new, updated=updated, last_seen=newest, reset=reset, has_more=seen + 1 + len(new) < len(self._entries)
         )
 
     def _changed_up_to(self, seen: int, since: int | None) -> list[ConversationMessage]:

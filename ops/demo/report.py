@@ -19,9 +19,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from turnkeeper.models.session.queue.prompts import Fate
-from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall, UserStep
+from turnkeeper.models.session.prompts import Fate
+from turnkeeper.models.transcript.conversation import ConversationMessage, ModelStep, ToolCall, UserStep
 from turnkeeper.models.wire import Frozen
 
 MAX_CHARS = 88

@@ -90,11 +90,8 @@ async def fail_activities(connect: Connect, activities: Sequence[RunningActivity
             results = await asyncio.gather(*failing, return_exceptions=True)
         errors = [result for result in results if result is not None]
         if errors:
-            _log.warning(
-                "%d activities of a dead worker fail only after their heartbeat timeout: %r",
-                len(errors),
-                errors[0],
-            )
+            text = "%d activities of a dead worker fail only after their heartbeat timeout: %r"
+            _log.warning(text, len(errors), errors[0])
     except (TemporalAccessError, RuntimeError, RPCError, TimeoutError) as error:
         _log.warning("The activities of a dead worker fail only after their heartbeat timeout: %r", error)
 

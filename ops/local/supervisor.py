@@ -22,16 +22,14 @@ from typing import Any, Protocol, TypeVar
 
 from turnkeeper.clients.terminal.command_options import Gateway
 from turnkeeper.features import enabled
-from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.command_line import command_line
+from turnkeeper.models.errors import growing_pauses
 from turnkeeper.models.settings.settings import ENV_PREFIX, Settings, SettingsError
-from turnkeeper.ops.checks.worker_report import WorkerReport
 from turnkeeper.ops.local.dev_server import STOP_SECONDS as TEMPORAL_STOP_SECONDS
 from turnkeeper.ops.local.dev_server import DevServer, DevServerError
 from turnkeeper.ops.local.logs import set_up_sdk_logging
-from turnkeeper.ops.local.ports import reserved_port
-from turnkeeper.ops.local.processes import Program, gateway_environment
-from turnkeeper.ops.local.worker_process import RunningActivity, WorkerProgram
+from turnkeeper.ops.local.processes import Program, gateway_environment, reserved_port
+from turnkeeper.ops.local.worker_process import RunningActivity, WorkerProgram, WorkerReport
 from turnkeeper.stores.database import NEWEST
 from turnkeeper.stores.private_files import UMASK, close_to_others, make_private_folder, write_private
 from turnkeeper.stores.temporal.endpoint import WEB_UI_PATH, find_endpoint, web_ui_origin

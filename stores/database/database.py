@@ -13,19 +13,49 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from sqlalchemy import URL, Connection, make_url
+from sqlalchemy import URL, Connection, column, inspect, make_url, select, table
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from turnkeeper.models.errors import TurnkeeperError
-from turnkeeper.stores.database import OTHER_TABLES
-from turnkeeper.stores.database.backend import Backend, Result
-from turnkeeper.stores.database.revision import tables_in_place
-from turnkeeper.stores.database.sqlite import sqlite_backend
-from turnkeeper.stores.database.timeouts import MAX_OPERATIONS, OPERATION_SECONDS
+from turnkeeper.stores.database import MAX_OPERATIONS, NEWEST, OPERATION_SECONDS, OTHER_TABLES
+from turnkeeper.stores.database.engines import Backend, Result, postgresql_backend, sqlite_backend
+from turnkeeper.stores.database.tables import METADATA
+
+_VERSIONS = table("alembic_version", column("version_num"))
+
+
+def tables_in_place(connection: Connection) -> Literal["none", "current", "other"]:
+    """Return whether the database has the tables of this code; `other`: tables of other code, which it can't use."""
+    inspector = inspect(connection)
+    if not inspector.has_table(_VERSIONS.name):
+        return "none"
+    if set(connection.scalars(select(_VERSIONS.c.version_num))) != {NEWEST}:
+        return "other"
+    columns = {name: {row["name"] for row in rows} for (_, name), rows in inspector.get_multi_columns().items()}
+    is_current = all(columns.get(name) == set(own.columns.keys()) for name, own in METADATA.tables.items())
+    return "current" if is_current else "other"
+
+
+MIGRATIONS = Path(__file__).with_name("migrations")
+
+
+def migrate(connection: Connection) -> None:
+    """Run, in the transaction of `connection`, every migration that has not been run; safe to repeat.
+
+    Alembic keeps what is being migrated in globals: one at a time in a process.
+    """
+    # Alembic takes 12 MB and a tenth of a second to load, and few processes need it.
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config(attributes={"connection": connection})
+    # The configuration is an INI file, in which a "%" begins something.
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    command.upgrade(config, "head")
+
 
 _IN_MEMORY = (None, "", ":memory:")
 """Names that SQLite treats as in-memory databases: nothing would outlive the operation."""
@@ -138,8 +168,7 @@ class Database:
             if tables == "other":
                 raise StoreUnavailableError(OTHER_TABLES)
             if tables == "none":
-                schema = await asyncio.to_thread(import_module, ".schema", __package__)
-                await self._run(schema.migrate, self._backend.begin_migrating, caller)
+                await self._run(migrate, self._backend.begin_migrating, caller)
             self._has_tables = caller.waits
 
     async def _run(self, work: Callable[[Connection], Result], begin: str | None, caller: "_Caller") -> Result:
@@ -162,9 +191,7 @@ def _make_backend(url: str | URL) -> Backend:
     except (ArgumentError, ValueError):
         raise ValueError("The URL of a store can't be read.") from None
     if parsed.drivername in ("postgresql", "postgresql+asyncpg"):
-        # SQLAlchemy's asyncio extension loads its ORM: 0.1 s and 10 MB that SQLite does not need.
-        backend: Backend = import_module(".postgresql", __package__).postgresql_backend(parsed)
-        return backend
+        return postgresql_backend(parsed)
     if parsed.drivername in ("sqlite", "sqlite+aiosqlite") and parsed.database not in _IN_MEMORY and not parsed.query:
         return sqlite_backend(Path(parsed.database or ""))
     raise ValueError("The URL of a store is sqlite:///<path> or postgresql://<user>:<password>@<host>/<database>.")

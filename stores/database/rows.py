@@ -1,6 +1,10 @@
-"""Writes rows so that a second attempt does no harm, and deletes rows by session, in any table."""
+"""Writes rows so that a second attempt does no harm, and deletes rows by session, in any table.
+
+Moments are whole numbers, which every database stores and compares exactly.
+"""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -11,6 +15,22 @@ from turnkeeper.stores.database.database import Database
 
 if TYPE_CHECKING:
     from sqlalchemy.dialects import postgresql, sqlite
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def microseconds(moment: datetime) -> int:
+    """Return the microseconds since 1970.
+
+    >>> moment_of(microseconds(datetime(2026, 1, 1, tzinfo=UTC)))
+    datetime.datetime(2026, 1, 1, 0, 0, tzinfo=datetime.timezone.utc)
+    """
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def moment_of(microseconds: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=microseconds)
+
 
 DELETE_BATCH_ROWS = 100
 """Rows deleted in one transaction, which overwrites them and must stay short for every session."""

@@ -3,8 +3,8 @@
 A worker publishes snapshots, each with the whole output so far; a gateway that follows a session has the newest
 snapshot and wakes its waiters when it changes. Nothing is queued: a slow or late client gets the newest snapshot and
 has missed nothing. So a carrier may lose or repeat snapshots. There are four: sockets on one machine
-(`over_sockets.py`), Redis (`over_redis.py`), heartbeats of the activity (`heartbeats.py`, which need only Temporal) and
-memory (`in_process.py`); `factory.py` chooses.
+(`over_sockets.py`), Redis (`over_redis.py`), heartbeats of the activity (which need only Temporal) and memory (both in
+`factory.py`, which chooses).
 
 A failing carrier only means that clients see less. It never fails or delays the answer itself.
 """
@@ -18,8 +18,7 @@ from typing import Any, Protocol, Self
 
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.transcript.partial_output import CallProgress, LiveNews, PartialOutput, PartialTag, with_progress
-from turnkeeper.stores.cancellation import cancel_until_done
-from turnkeeper.stores.version_counter import VersionCounter
+from turnkeeper.stores.waiting import VersionCounter, cancel_until_done
 
 RETRY_SECONDS = 1.0
 """The pause after an unexpected failure of a carrier."""

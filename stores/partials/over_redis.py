@@ -23,8 +23,8 @@ from redis.exceptions import TimeoutError as RedisTimeout
 
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.transcript.partial_output import CallProgress, LiveNews, PartialOutput, PartialTag
-from turnkeeper.stores.cancellation import cancel_until_done
 from turnkeeper.stores.partials.carrier import LiveSnapshot, PartialCarrier
+from turnkeeper.stores.waiting import cancel_until_done
 
 ANSWER_SECONDS = 2.0
 """Timeout of connecting and of a response."""

@@ -36,9 +36,9 @@ from turnkeeper.models.transcript.partial_output import (
     with_growth,
 )
 from turnkeeper.models.wire import Frozen
-from turnkeeper.stores.cancellation import cancel_until_done
 from turnkeeper.stores.partials.carrier import LiveSnapshot, PartialCarrier, PublishedAnswer
 from turnkeeper.stores.private_files import make_private_folder, write_private
+from turnkeeper.stores.waiting import cancel_until_done
 
 FOLDER = "partials"
 """The folder of sockets in `state_dir`."""

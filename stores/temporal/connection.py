@@ -1,16 +1,18 @@
-"""Connects to Temporal, and prepares its namespace (OPS-2, OPS-8, SES-17)."""
+"""Connects to Temporal, prepares its namespace, and reads histories (OPS-2, OPS-8, SES-17)."""
 
 import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 from google.protobuf.duration_pb2 import Duration
+from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import IndexedValueType, TaskQueueType
+from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.namespace.v1 import NamespaceConfig
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
 from temporalio.api.taskqueue.v1 import PollerInfo, TaskQueue
@@ -18,6 +20,7 @@ from temporalio.api.workflowservice.v1 import (
     DescribeNamespaceRequest,
     DescribeTaskQueueRequest,
     GetSystemInfoRequest,
+    GetWorkflowExecutionHistoryReverseRequest,
     UpdateNamespaceRequest,
 )
 from temporalio.client import Client
@@ -25,6 +28,7 @@ from temporalio.common import SearchAttributeKey
 from temporalio.service import GrpcCompression, KeepAliveConfig, RPCError, RPCStatusCode
 
 from turnkeeper.models.command_line import command_line
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.temporal import search_attributes
 from turnkeeper.stores.temporal.endpoint import Endpoint, TemporalAccessError, find_endpoint
@@ -319,3 +323,33 @@ def reason_of(error: Exception) -> Reason:
             return reason
     quoted = re.findall(r'(?:message|error): "([^"]+)"', str(error))
     return Reason(quoted[-1] if quoted else str(error) or "no answer")
+
+
+PAGE_EVENTS = 20
+"""Enough for the outcome of the last workflow task, unless many signals followed it."""
+
+LATER_PAGE_EVENTS = 500
+"""Large, so that one or two further pages have the rest of a run."""
+
+HISTORY_SECONDS = 2.0
+
+
+async def newest_pages(
+    client: Client, workflow_id: WorkflowId, *, run_id: str = ""
+) -> AsyncGenerator[Sequence[HistoryEvent], None]:
+    """Yield all events of a run in pages, newest first; without `run_id`, of the newest run. Raises `RPCError`."""
+    token = b""
+    while True:
+        page = await client.workflow_service.get_workflow_execution_history_reverse(
+            GetWorkflowExecutionHistoryReverseRequest(
+                namespace=client.namespace,
+                execution=WorkflowExecution(workflow_id=workflow_id, run_id=run_id),
+                maximum_page_size=LATER_PAGE_EVENTS if token else PAGE_EVENTS,
+                next_page_token=token,
+            ),
+            timeout=timedelta(seconds=HISTORY_SECONDS),
+        )
+        yield page.history.events
+        token = page.next_page_token
+        if not token:
+            return

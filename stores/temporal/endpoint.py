@@ -77,7 +77,9 @@ def find_endpoint(settings: Settings) -> Endpoint:
         raise TemporalAccessError(
             f"TEMPORAL_* or temporal.toml gives {names} but no address: set TEMPORAL_ADDRESS too."
         )
-    return Endpoint(address or _embedded_address(settings), namespace, embedded=address is None, access=access)
+    recorded = EmbeddedServer.recorded(settings.state_dir) if address is None else None
+    embedded_address = recorded.address if recorded else f"127.0.0.1:{settings.temporal_port}"
+    return Endpoint(address or embedded_address, namespace, embedded=address is None, access=access)
 
 
 def web_ui_origin(settings: Settings) -> str | None:
@@ -105,8 +107,3 @@ def _may_be_configured() -> bool:
     if own_folder := os.environ.get("XDG_CONFIG_HOME"):
         folders.append(Path(own_folder))
     return any((folder / "temporalio" / "temporal.toml").exists() for folder in folders)
-
-
-def _embedded_address(settings: Settings) -> str:
-    recorded = EmbeddedServer.recorded(settings.state_dir)
-    return recorded.address if recorded else f"127.0.0.1:{settings.temporal_port}"

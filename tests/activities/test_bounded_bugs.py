@@ -7,13 +7,13 @@ import pytest
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
+from turnkeeper.activities.activity_context import STOPPING
 from turnkeeper.activities.call_model import IndexNotes, ModelActivities
 from turnkeeper.activities.failures import MAX_ATTEMPTS
-from turnkeeper.activities.model_request.list_prices import ListPrices
-from turnkeeper.activities.model_request.spending import Spending
-from turnkeeper.activities.own_workflow import STOPPING
+from turnkeeper.activities.list_prices import ListPrices
+from turnkeeper.activities.spending import Spending
 from turnkeeper.models.transcript.model_call import ModelCall
-from turnkeeper.stores.partials.in_process import InProcessCarrier
+from turnkeeper.stores.partials.factory import InProcessCarrier
 
 CALL = ModelCall(turn=1, step=1, request=1, model="test", digest="d")
 

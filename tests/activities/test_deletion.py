@@ -8,7 +8,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import ActivityEnvironment
 
-from turnkeeper.activities.deletion import DeletionActivities
+from turnkeeper.activities.archive import DeletionActivities
 from turnkeeper.models.errors import DELETION_REFUSED
 from turnkeeper.models.session.messages import SessionRuns
 

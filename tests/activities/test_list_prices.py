@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from turnkeeper.activities.model_request.list_prices import ListPrices
-from turnkeeper.activities.providers.offline.model import answer
+from turnkeeper.activities.list_prices import ListPrices
+from turnkeeper.activities.providers.offline.provider import answer
+from turnkeeper.models.transcript.conversation import Usage
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, ModelResponse, RequestHead
-from turnkeeper.models.transcript.trajectory import Usage
 
 ROOT = Path(__file__).parents[2]
 
@@ -111,8 +111,8 @@ def test_agt_10_without_the_extra_there_are_no_costs_and_this_is_logged_once(
 def test_agt_10_a_worker_that_needs_no_prices_does_not_load_them() -> None:
     script = """if True:
         import sys
-        from turnkeeper.activities.model_request.list_prices import ListPrices
-        from turnkeeper.models.transcript.trajectory import Usage
+        from turnkeeper.activities.list_prices import ListPrices
+        from turnkeeper.models.transcript.conversation import Usage
         ListPrices().estimate_cost(Usage(), provider="openai-chat", name="gpt-4o")
         print("genai_prices" in sys.modules)
         ListPrices().estimate_cost(Usage(), provider="openai", name="gpt-4o")

@@ -1,6 +1,6 @@
 """The process-local cache of model requests: AGT-2."""
 
-from turnkeeper.activities.model_request.local_context_cache import CacheKey, LocalContextCache
+from turnkeeper.activities.model_client import CacheKey, LocalContextCache
 from turnkeeper.models.transcript.model_call import ModelRequest, RequestHead
 
 REQUEST = ModelRequest(head=RequestHead(), messages=[])

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnkeeper.activities.model_request.answer_publisher import MAX_PARTS, AnswerPublisher, GrowingAnswer
+from turnkeeper.activities.answer_publisher import MAX_PARTS, AnswerPublisher, GrowingAnswer
 from turnkeeper.activities.providers.answer_fields import join_pieces
 from turnkeeper.activities.providers.protocol import Delta
 from turnkeeper.models.transcript.partial_output import MAX_PARTIAL_BYTES, PartialKind, PartialOutput, PartialTag
 from turnkeeper.stores.partials.carrier import LiveSnapshot, PartialCarrier
-from turnkeeper.stores.partials.heartbeats import HeartbeatCarrier
+from turnkeeper.stores.partials.factory import HeartbeatCarrier
 
 TAG = PartialTag(message_id="a", turn=1, step=1, request=1, attempt=1)
 
@@ -98,7 +98,7 @@ def test_agt_5_joining_many_small_pieces_takes_linear_time(
         encoded += size
         return size
 
-    from turnkeeper.activities.model_request import answer_publisher
+    from turnkeeper.activities import answer_publisher
 
     json_bytes = answer_publisher._json_bytes
     monkeypatch.setattr(answer_publisher, "_json_bytes", counting)

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.vendors.media import PNG, base64_of
-from turnkeeper.activities.model_request.large_texts import LargeTexts
+from turnkeeper.activities.large_texts import LargeTexts
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.attachments import NO_ROOM_NOTE, ImageAttachment, json_bytes
+from turnkeeper.models.transcript.conversation import ToolResult
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, RequestHead
-from turnkeeper.models.transcript.trajectory import ToolResult
 from turnkeeper.stores.blobs import attachments_owner
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.stores import Stores
@@ -92,7 +92,7 @@ async def test_ctx_16_while_the_store_is_down_an_image_is_named_in_the_result(
 async def test_ctx_16_the_newest_attachments_are_sent_and_older_ones_are_named(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.activities.model_request.large_texts.MAX_REQUEST_BYTES", 120_000)
+    monkeypatch.setattr("turnkeeper.activities.large_texts.MAX_REQUEST_BYTES", 120_000)
     texts = LargeTexts(stores.blobs)
     results = [await texts.keep_result(SESSION, shot(image(number, 50_000)), 8_192) for number in range(3)]
     messages = [ModelMessage(role="user", content="look", attachments=result.attachments) for result in results]

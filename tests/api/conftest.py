@@ -24,12 +24,11 @@ from tests.harness import TASK_SECONDS, DrivenSession, Environment, environment,
 from tests.waiting import until
 from turnkeeper.api.app import create_app
 from turnkeeper.api.callers import Caller, Identity
-from turnkeeper.api.http.bounded_connections import DEFAULT_BOUNDS, ConnectionBounds
-from turnkeeper.api.http.server import GatewayServer
+from turnkeeper.api.http.server import DEFAULT_BOUNDS, ConnectionBounds, GatewayServer
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.partials.carrier import PartialCarrier
-from turnkeeper.stores.partials.in_process import InProcessCarrier
+from turnkeeper.stores.partials.factory import InProcessCarrier
 
 UNLIMITED: dict[str, Any] = {"rate_limit": 1_000_000, "prompt_rate_limit": 1_000_000}
 """Settings for tests that send faster than people do."""

@@ -70,8 +70,8 @@ TEST_IDIOMS = re.compile(
 ANY_PHRASE = re.compile(rf"\b({'|'.join(PHRASES)})\b".replace(" ", r"[\s#]+"), re.IGNORECASE)
 
 WIRE_NAMES = {
-    ("models/transcript/task_view.py", "given"): "a field of the response to POST /tasks/preview",
-    ("models/transcript/task_view.py", "kept"): "a field of the response to POST /tasks/preview",
+    ("models/transcript/conversation.py", "given"): "a field of the response to POST /tasks/preview",
+    ("models/transcript/conversation.py", "kept"): "a field of the response to POST /tasks/preview",
     ("models/transcript/model_call.py", "known"): "a field of the input of the activity `list_tools`",
 }
 """Names that clients or histories have, with the reason: they can't change."""

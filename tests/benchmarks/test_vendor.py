@@ -9,7 +9,7 @@ from openai import AsyncOpenAI
 from benchmarks.direct import direct_loop
 from benchmarks.environment import until_open
 from benchmarks.vendor import CHUNKS_A_SECOND, FIRST_SECONDS, TOOL_CALLS, serve
-from turnkeeper.ops.local.ports import LOOPBACK, free_port
+from turnkeeper.ops.local.processes import LOOPBACK, free_port
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ from tests.api.conftest import served
 from tests.harness import TASK_SECONDS, Environment, Tools, Vendor, environment
 from turnkeeper.activities.providers.protocol import CallInfo, Delta
 from turnkeeper.activities.providers.provider import Provider
-from turnkeeper.activities.tool_progress import ProgressListener
+from turnkeeper.activities.tools import ProgressListener
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.conversation import FileChange, ToolResult
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolInvocation, ToolList
-from turnkeeper.models.transcript.trajectory import FileChange, ToolResult
-from turnkeeper.stores.partials.in_process import InProcessCarrier
+from turnkeeper.stores.partials.factory import InProcessCarrier
 
 TEMPORAL_UI = "http://temporal.example"
 

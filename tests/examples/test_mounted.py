@@ -10,7 +10,7 @@ from tests.harness import environment, patient
 from tests.waiting import until
 from turnkeeper import create_app
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.stores.partials.in_process import InProcessCarrier
+from turnkeeper.stores.partials.factory import InProcessCarrier
 
 
 async def test_agn_5_a_mounted_gateway_has_the_users_of_its_host(temporal: Client, tmp_path: Path, monkeypatch) -> None:

@@ -36,15 +36,15 @@ from temporalio import activity, client, workflow
 from temporalio import worker as sdk
 
 from turnkeeper import worker
-from turnkeeper.activities.model_request.model_client import ProviderSource
+from turnkeeper.activities.model_client import ProviderSource
 from turnkeeper.activities.providers.protocol import CallInfo, Delta
 from turnkeeper.activities.providers.provider import Provider
-from turnkeeper.activities.tool_progress import ProgressListener
 from turnkeeper.activities.toolbox.tool_server import ToolServer
 from turnkeeper.activities.toolbox.toolbox import IDEMPOTENCY_KEY, Toolbox, own_tool_server
+from turnkeeper.activities.tools import ProgressListener
 from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.conversation import ToolResult
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolInvocation
-from turnkeeper.models.transcript.trajectory import ToolResult
 from turnkeeper.models.wire import Frozen
 from turnkeeper.ops.local.process import run_to_end
 from turnkeeper.stores.temporal.payload_converter import DATA_CONVERTER

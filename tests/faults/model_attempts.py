@@ -9,12 +9,11 @@ from temporalio.testing import ActivityEnvironment
 
 from tests.waiting import BOUND
 from turnkeeper.activities.call_model import IndexNotes, ModelActivities
-from turnkeeper.activities.model_request.large_texts import LargeTexts
-from turnkeeper.activities.model_request.list_prices import ListPrices
-from turnkeeper.activities.model_request.local_context_cache import REQUESTS, CacheKey
-from turnkeeper.activities.model_request.model_client import ModelClient
-from turnkeeper.activities.providers.registry import ProviderRegistry
-from turnkeeper.activities.quick_reads import QuickReader
+from turnkeeper.activities.large_texts import LargeTexts
+from turnkeeper.activities.list_prices import ListPrices
+from turnkeeper.activities.model_client import REQUESTS, CacheKey, ModelClient
+from turnkeeper.activities.providers.provider import ProviderRegistry
+from turnkeeper.activities.tools import QuickReader
 from turnkeeper.models.context.model_view import digest_of
 from turnkeeper.models.ids import split_model
 from turnkeeper.models.transcript.model_call import (
@@ -25,7 +24,7 @@ from turnkeeper.models.transcript.model_call import (
     RequestHead,
     ToolSpec,
 )
-from turnkeeper.stores.partials.in_process import InProcessCarrier
+from turnkeeper.stores.partials.factory import InProcessCarrier
 from turnkeeper.testing.vendor_server import VendorServer
 
 PROMPT = "look it up"

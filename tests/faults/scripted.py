@@ -11,7 +11,7 @@ from temporalio.client import Client
 
 from tests.faults.doomed_worker import Course, Plan, build_toolbox
 from tests.harness import DrivenSession, replayer
-from turnkeeper.activities.providers.registry import ProviderRegistry
+from turnkeeper.activities.providers.provider import ProviderRegistry
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.partials.factory import carrier_factory

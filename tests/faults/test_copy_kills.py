@@ -13,7 +13,7 @@ from tests.faults.scripted import next_worker, plan_of, start
 from tests.faults.test_worker_kills import doomed_worker
 from tests.features.copies.record import EXPORTS
 from tests.harness import DrivenSession, until_copied
-from turnkeeper.features.copies.document.order import CopyOrder, ForkSource, StoredDocument
+from turnkeeper.features.copies.document.document import CopyOrder, ForkSource, StoredDocument
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings

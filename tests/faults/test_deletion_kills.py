@@ -26,7 +26,7 @@ from tests.processes.forked import STDOUT, ForkedProcess, fork
 from tests.waiting import until
 from turnkeeper.models.session.messages import DeletionOrder, deletion_id
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.ops.local.ports import LOOPBACK, reserved_port
+from turnkeeper.ops.local.processes import LOOPBACK, reserved_port
 from turnkeeper.stores.archive import ArchivedTurn
 from turnkeeper.stores.stores import Stores
 from turnkeeper.stores.temporal.payload_converter import DATA_CONVERTER

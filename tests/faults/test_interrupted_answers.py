@@ -13,7 +13,7 @@ from tests.faults.test_worker_kills import doomed_worker
 from tests.harness import DrivenSession
 from tests.stores.partials.test_carriers import seen
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.models.transcript.trajectory import ModelStep
+from turnkeeper.models.transcript.conversation import ModelStep
 from turnkeeper.stores.partials.factory import carrier_factory
 
 WORDS = " ".join(f"word{number}" for number in range(30))

@@ -20,8 +20,7 @@ from tests.faults.test_worker_kills import doomed_worker
 from tests.harness import LONG_PAUSE, DrivenSession, replayer
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.trajectory import ModelStep
+from turnkeeper.models.transcript.conversation import ConversationMessage, ModelStep
 from turnkeeper.stores.stores import Stores
 
 TURNS = 64

@@ -8,7 +8,7 @@ from temporalio.client import Client
 
 from tests.faults.scripted import check_replay, next_worker, plan_of, start
 from tests.faults.test_worker_kills import doomed_worker
-from turnkeeper.models.transcript.trajectory import ModelStep
+from turnkeeper.models.transcript.conversation import ModelStep
 
 SCRIPT = [{"text": "I read it.", "calls": [{"name": "file_read", "args": {"path": "a.txt"}}]}, {"text": "It is read."}]
 

@@ -11,7 +11,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from tests.harness import BOUND, Environment, environment
 from turnkeeper.activities.call_model import SILENCE_SECONDS
-from turnkeeper.activities.model_request.local_context_cache import REQUESTS
+from turnkeeper.activities.model_client import REQUESTS
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.models.session.messages import SessionInput
 

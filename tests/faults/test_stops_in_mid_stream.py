@@ -18,10 +18,10 @@ from tests.harness import DrivenSession
 from tests.stores.partials.test_carriers import seen
 from tests.waiting import until
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.models.transcript.trajectory import ModelStep
+from turnkeeper.models.transcript.conversation import ModelStep
 from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
-from turnkeeper.workflows.hosting.sdk_internals import SdkInternals
+from turnkeeper.workflows.hosting import SdkInternals
 
 WORDS = " ".join(f"word{number}" for number in range(600))
 """A minute of text: a call that is not stopped shows by its length that it was not."""

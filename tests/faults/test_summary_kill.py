@@ -8,7 +8,7 @@ from temporalio.client import Client
 
 from tests.faults.scripted import check_replay, next_worker, plan_of, start
 from tests.faults.test_worker_kills import doomed_worker
-from turnkeeper.models.context.context_view import ContextView
+from turnkeeper.models.http_responses import ContextView
 
 SUMMARY = "They counted from one to four."
 SCRIPT = [{"text": f"Answer {number}."} for number in range(1, 7)] + [{"text": SUMMARY}, {"text": "Answer 7."}]

@@ -11,8 +11,7 @@ from tests.faults.scripted import check_replay, next_worker, plan_of, start
 from tests.faults.test_worker_kills import doomed_worker
 from tests.harness import BOUND, DrivenSession
 from turnkeeper.models.session.messages import SessionEnd
-from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.trajectory import ModelStep, Usage
+from turnkeeper.models.transcript.conversation import ConversationMessage, ModelStep, Usage
 
 
 def answer(text: str, *calls: tuple[str, dict[str, Any]]) -> dict[str, Any]:

@@ -22,8 +22,7 @@ from tests.processes.environment import SETTINGS, environment_without
 from tests.waiting import until
 from turnkeeper.clients.terminal.command_options import Gateway
 from turnkeeper.models.settings.settings import CONFIG_VARIABLE
-from turnkeeper.ops.local.ports import LOOPBACK, reserved_port
-from turnkeeper.ops.local.processes import Program
+from turnkeeper.ops.local.processes import LOOPBACK, Program, reserved_port
 from turnkeeper.ops.local.supervisor import own_command
 
 SMALL = {"max_queued_prompts": 3, "max_queued_bytes": 4_000, "max_state_bytes": 32_000}

@@ -31,8 +31,8 @@ from tests.faults.vendor_faults import (
 from tests.vendors import chat_wire, responses_wire
 from tests.vendors.apis import WIRES
 from turnkeeper.activities.failures import MAX_WAIT, describe_failure
+from turnkeeper.models.transcript.conversation import Usage
 from turnkeeper.models.transcript.model_call import ModelCallOutcome, ModelResponse
-from turnkeeper.models.transcript.trajectory import Usage
 from turnkeeper.testing.vendor_server import Answer, Fault, Reply, VendorServer
 
 NOT_AGAIN = {"x-should-retry": "false"}

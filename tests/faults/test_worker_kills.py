@@ -30,16 +30,14 @@ from temporalio.client import Client, WorkflowHistory
 from tests.faults.doomed_worker import Course, Pause, Plan, build_toolbox, name_of
 from tests.harness import BOUND, DrivenSession, replayer
 from tests.processes.forked import PIPE, ForkedProcess, fork
-from turnkeeper.activities.model_request.model_client import ProviderSource
+from turnkeeper.activities.model_client import ProviderSource
 from turnkeeper.activities.providers.protocol import CallInfo, Delta
-from turnkeeper.activities.providers.provider import Provider
-from turnkeeper.activities.providers.registry import ProviderRegistry
+from turnkeeper.activities.providers.provider import Provider, ProviderRegistry
 from turnkeeper.models.session.messages import SessionInput
-from turnkeeper.models.session.queue.prompts import QueueView
+from turnkeeper.models.session.prompts import QueueView
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.conversation import ConversationMessage, ModelStep, ToolCall
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
-from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall
 from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.stores import Stores
 from turnkeeper.worker import build_worker

@@ -1,7 +1,10 @@
 """The core alone: with `features` empty, worker and gateway do everything that is no feature (issue 40)."""
 
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from pathlib import Path
 from uuid import uuid4
 
 import httpx
@@ -11,15 +14,14 @@ from temporalio.client import Client, WorkflowFailureError
 from tests.api.conftest import served
 from tests.api.live.watching import Watcher, idle_after
 from tests.harness import BOUND, Environment, asks, environment, replayer, says
-from turnkeeper.features import all_features
-from turnkeeper.features.in_workflows import enable_in_workflows
+from turnkeeper.features import all_features, enable_in_workflows
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import PublicId
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.stores.partials.in_process import InProcessCarrier
+from turnkeeper.stores.partials.factory import InProcessCarrier
 
 
 @pytest.fixture(autouse=True)
@@ -78,6 +80,15 @@ async def test_without_features_a_session_continues_as_new_and_replays(temporal:
         assert len(histories) > 1
         for history in histories:
             await replayer().replay_workflow(history)
+
+
+def test_without_features_the_command_line_has_the_commands_of_the_core(tmp_path: Path) -> None:
+    (tmp_path / "turnkeeper.toml").write_text("features = []\n")
+    program = "import typer, turnkeeper.cli as cli; print(*typer.main.get_command(cli.commands).commands)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    names = set(done.stdout.split())
+    assert {"up", "worker", "api", "chat", "doctor"} <= names
+    assert not names & {"tasks", "export", "import", "fork", "keys", "audit"}
 
 
 async def test_a_session_that_used_no_feature_replays_whichever_are_enabled(temporal: Client) -> None:

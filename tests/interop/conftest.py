@@ -10,7 +10,7 @@ from tests.api.conftest import gateway, served
 from tests.harness import TASK_SECONDS, Environment, Tools, Vendor, environment
 from tests.interop.ai_chats import Driver, running_driver
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.stores.partials.in_process import InProcessCarrier
+from turnkeeper.stores.partials.factory import InProcessCarrier
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -13,8 +13,8 @@ from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.conversation import ToolResult
 from turnkeeper.models.transcript.model_call import ModelResponse, RespondPart, ThinkPart, ToolInvocation, ToolSpec
-from turnkeeper.models.transcript.trajectory import ToolResult
 
 
 def thinks(thought: str, text: str) -> ModelResponse:

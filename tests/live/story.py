@@ -6,13 +6,12 @@ from uuid import uuid4
 from temporalio.client import Client
 
 from tests.harness import environment
-from turnkeeper.activities.providers.registry import ProviderRegistry
+from turnkeeper.activities.providers.provider import ProviderRegistry
 from turnkeeper.activities.toolbox.toolbox import build_toolbox
 from turnkeeper.models.ids import split_model
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.trajectory import ModelStep
+from turnkeeper.models.transcript.conversation import ConversationMessage, ModelStep
 
 PATIENCE = 240.0
 """Seconds that a turn may take: a real model thinks for a while."""

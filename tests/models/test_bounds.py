@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from turnkeeper.models.bounds import bound_text, encodable, encodable_text, head_within, tail_within
+from turnkeeper.models.texts import bound_text, encodable, encodable_text, head_within, tail_within
 
 TEXT = st.text(st.characters(codec=None) | st.sampled_from("aé€😀\x00\ud800\udfff\n"), max_size=300)
 BOUND = st.integers(0, 400)

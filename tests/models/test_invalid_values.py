@@ -6,10 +6,9 @@ import pytest
 from pydantic import AnyHttpUrl, AwareDatetime, BaseModel, Field, ValidationError
 
 from turnkeeper.api.bodies import SendPrompt, StartSession
-from turnkeeper.models.invalid_values import reason_of
 from turnkeeper.models.limits import LimitsChange
-from turnkeeper.models.session.queue.prompts import sentence_for
-from turnkeeper.models.wire import Strict
+from turnkeeper.models.session.prompts import sentence_for
+from turnkeeper.models.wire import Strict, reason_of
 
 
 class User(BaseModel):

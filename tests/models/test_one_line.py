@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wcwidth import iter_graphemes
 
+from turnkeeper.models.legible import one_line, searchable
 from turnkeeper.models.session.messages import TITLE_CHARS, make_title
-from turnkeeper.models.texts.one_line import one_line, searchable
-from turnkeeper.models.transcript.index_entry import make_preview
+from turnkeeper.models.transcript.model_call import make_preview
 
 PERSIAN = "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645"
 FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"

@@ -9,11 +9,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from turnkeeper.cli import commands
-from turnkeeper.features.access.audit.store import Audit, AuditFilter
-from turnkeeper.features.access.auth.api_keys import parse_key
 from turnkeeper.features.access.keys_command import lacks_key
+from turnkeeper.features.access.tables import Audit, AuditFilter, parse_key
 from turnkeeper.models.settings.settings import load_settings
-from turnkeeper.ops.checks.doctor import examine
+from turnkeeper.ops.doctor import examine
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.stores import Stores
 

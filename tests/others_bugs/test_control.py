@@ -13,8 +13,8 @@ from tests.api.conftest import gateway
 from tests.api.http.test_bad_input import problem_of
 from tests.harness import DrivenSession, Environment, Gate, asks, environment
 from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.transcript.conversation import ToolResult
 from turnkeeper.models.transcript.model_call import ToolInvocation, ToolSpec
-from turnkeeper.models.transcript.trajectory import ToolResult
 
 MAIL = ToolSpec(name="send_mail")
 

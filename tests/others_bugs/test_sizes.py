@@ -5,8 +5,8 @@ from temporalio.client import Client
 
 from tests.api.conftest import gateway
 from tests.harness import UNASKED, DrivenSession, asks, environment, says
+from turnkeeper.models.transcript.conversation import ToolResult
 from turnkeeper.models.transcript.model_call import ModelResponse, ToolInvocation
-from turnkeeper.models.transcript.trajectory import ToolResult
 
 HUGE = "x" * 3_000_000
 

@@ -49,9 +49,9 @@ PRELOADED = (
     "turnkeeper.clients.terminal.interactive.interactive",
     "turnkeeper.clients.terminal.one_shot",
     "turnkeeper.clients.terminal.one_shot",
-    "turnkeeper.ops.checks.doctor",
-    "turnkeeper.ops.checks.replay_check",
-    "turnkeeper.ops.demo.run",
+    "turnkeeper.ops.doctor",
+    "turnkeeper.ops.replay_check",
+    "turnkeeper.ops.demo.scenario",
     "turnkeeper.ops.local.supervisor",
     "turnkeeper.worker",
 )

@@ -8,16 +8,15 @@ from uuid import uuid4
 
 from tests.harness import UNASKED, DrivenSession, Environment, Gate, asks, last_user_message, says, until_copied
 from turnkeeper.activities.providers.protocol import Delta, ModelError
-from turnkeeper.features.copies.document.order import CopyOrder, ForkSource
-from turnkeeper.features.tasks.rules.condensing import INSTRUCTION
+from turnkeeper.features.copies.document.document import CopyOrder, ForkSource
+from turnkeeper.features.tasks.rules.enrichment import INSTRUCTION
 from turnkeeper.features.tasks.session.sub_tasks import sub_task_id
+from turnkeeper.models.session import tools as session_tools
 from turnkeeper.models.session.messages import DeletionOrder, SessionInput, deletion_id
-from turnkeeper.models.session.tools import session_tools
 from turnkeeper.models.settings.history_policy import HandOffPresets
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.models.transcript.conversation import ConversationState
+from turnkeeper.models.transcript.conversation import ConversationState, ToolResult
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolInvocation, ToolSpec
-from turnkeeper.models.transcript.trajectory import ToolResult
 
 Story = Callable[[Environment], Awaitable[DrivenSession]]
 

@@ -68,7 +68,7 @@ async def test_ses_19_a_renamed_activity_is_detected(monkeypatch: pytest.MonkeyP
 
 
 async def test_ses_19_a_changed_order_of_commands_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnkeeper.workflows.turn.offered_tools.OfferedTools.load_if_due", _nothing)
+    monkeypatch.setattr("turnkeeper.workflows.turn.model_calls.OfferedTools.load_if_due", _nothing)
     with pytest.raises(NondeterminismError):
         await replayer().replay_workflow(history(HISTORIES / "one_turn.json.gz"))
 

@@ -25,8 +25,8 @@ SCALED = {
 async def test_ops_10_every_scenario_passes_on_a_server_with_tiny_limits(
     tiny_temporal: Client, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr("turnkeeper.models.session.archive.archive_health.FIRST_PAUSE", timedelta(seconds=0.2))
-    monkeypatch.setattr("turnkeeper.models.session.tools.session_tools.FRESH_TURNS", 4)
+    monkeypatch.setattr("turnkeeper.models.session.archive.FIRST_PAUSE", timedelta(seconds=0.2))
+    monkeypatch.setattr("turnkeeper.models.session.tools.FRESH_TURNS", 4)
     async with environment(tiny_temporal, limits=SCALED) as env:
         session = await STORIES[name](env)
         await stays_within_the_limits(session)

@@ -3,8 +3,14 @@
 from datetime import UTC, datetime
 from hashlib import sha256
 
-from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.trajectory import ModelStep, Step, ToolCall, ToolResult, UserStep
+from turnkeeper.models.transcript.conversation import (
+    ConversationMessage,
+    ModelStep,
+    Step,
+    ToolCall,
+    ToolResult,
+    UserStep,
+)
 from turnkeeper.stores.archive import ArchivedTurn
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

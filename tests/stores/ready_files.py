@@ -11,15 +11,15 @@ from uuid import uuid4
 
 from sqlalchemy import create_engine
 
-from turnkeeper.stores.database import sqlite
+from turnkeeper.stores.database import engines
 from turnkeeper.stores.private_files import private_opener
 
-create_empty_file = sqlite._create
+create_empty_file = engines._create_file
 
 
 def make_files_with_tables() -> None:
     """Create this process's SQLite files as copies of one that is migrated once."""
-    sqlite._create = create_file_with_tables
+    engines._create_file = create_file_with_tables
 
 
 def create_file_with_tables(file: Path) -> None:
@@ -40,7 +40,7 @@ def create_file_with_tables(file: Path) -> None:
 @cache
 def migrated_file() -> bytes:
     """Return the bytes of a file after all migrations."""
-    from turnkeeper.stores.database.schema import migrate  # Alembic is slow to load
+    from turnkeeper.stores.database.database import migrate  # Alembic is slow to load
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "archive.db"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sqlalchemy import select, update
 
 from tests.stores.builders import archived, steps, turn, turns
-from turnkeeper.models.transcript.trajectory import BlobRef
+from turnkeeper.models.transcript.conversation import BlobRef
 from turnkeeper.models.transcript.transcript import visible_size
 from turnkeeper.stores.archive import Archive, ArchiveConflictError, ArchivedTurn, ArchiveGapError
 from turnkeeper.stores.database import rows

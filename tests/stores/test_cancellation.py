@@ -6,14 +6,14 @@ from contextlib import suppress
 import pytest
 
 from tests.waiting import BOUND, run_other_tasks
-from turnkeeper.stores import cancellation
-from turnkeeper.stores.cancellation import cancel_until_done
+from turnkeeper.stores import waiting
 from turnkeeper.stores.partials.carrier import FollowedSessions
+from turnkeeper.stores.waiting import cancel_until_done
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cancellation, "REPEAT_SECONDS", 0.01)
+    monkeypatch.setattr(waiting, "REPEAT_SECONDS", 0.01)
 
 
 async def lose_a_cancellation(*_: object) -> None:

@@ -16,7 +16,7 @@ from turnkeeper.stores.archive import Archive
 from turnkeeper.stores.blobs import Blobs
 from turnkeeper.stores.database import database as module
 from turnkeeper.stores.database.database import MAX_OPERATIONS, Database, StoreUnavailableError
-from turnkeeper.stores.database.sqlite import THREAD_NAME
+from turnkeeper.stores.database.engines import THREAD_NAME
 from turnkeeper.stores.database.tables import BLOBS
 
 

@@ -14,14 +14,13 @@ from tests.stores.processes import line_of, output_of, start
 from tests.stores.ready_files import create_empty_file
 from turnkeeper.stores.archive import Archive
 from turnkeeper.stores.database import NEWEST
-from turnkeeper.stores.database.database import Database, StoreUnavailableError
-from turnkeeper.stores.database.schema import MIGRATIONS, migrate
+from turnkeeper.stores.database.database import MIGRATIONS, Database, StoreUnavailableError, migrate
 from turnkeeper.stores.database.tables import METADATA
 
 
 @pytest.fixture(autouse=True)
 def _files_are_migrated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnkeeper.stores.database.sqlite._create", create_empty_file)
+    monkeypatch.setattr("turnkeeper.stores.database.engines._create_file", create_empty_file)
 
 
 async def test_ses_15_the_migrations_create_the_tables_that_the_code_uses(database: Database):

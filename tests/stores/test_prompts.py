@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.stores.builders import NOW
-from turnkeeper.models.session.queue.prompts import Fate, FateName, Prompt
+from turnkeeper.models.session.prompts import Fate, FateName, Prompt
 from turnkeeper.models.settings.settings import Settings
+from turnkeeper.stores.archive import Prompts
 from turnkeeper.stores.database.database import Database
-from turnkeeper.stores.prompts import Prompts
 from turnkeeper.stores.stores import Stores
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.stores.builders import NOW
 from tests.waiting import until
 from turnkeeper.models.ids import WorkflowId
-from turnkeeper.models.transcript.index_entry import IndexEntry
+from turnkeeper.models.transcript.model_call import IndexEntry
 from turnkeeper.stores import session_index
 from turnkeeper.stores.database.database import Database, StoreUnavailableError
 from turnkeeper.stores.session_index import (

@@ -3,7 +3,7 @@
 import asyncio
 
 from tests.waiting import BOUND, run_other_tasks
-from turnkeeper.stores.version_counter import VersionCounter
+from turnkeeper.stores.waiting import VersionCounter
 
 
 def now() -> float:

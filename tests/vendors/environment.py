@@ -7,7 +7,7 @@ from typing import Any
 from temporalio.client import Client
 
 from tests.harness import DrivenSession, Environment, environment
-from turnkeeper.activities.providers.registry import ProviderRegistry
+from turnkeeper.activities.providers.provider import ProviderRegistry
 from turnkeeper.models.ids import split_model
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.testing.vendor_server import VendorServer

@@ -5,8 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
 
-from turnkeeper.activities.providers.offline.model import OfflineModel
-from turnkeeper.activities.providers.offline.provider import OfflineProvider, ScriptedModel
+from turnkeeper.activities.providers.offline.provider import OfflineModel, OfflineProvider, ScriptedModel
 from turnkeeper.testing.vendor_server import BOUND, Answer, Fault, FaultServer
 
 

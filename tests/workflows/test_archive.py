@@ -141,7 +141,7 @@ async def test_ses_15_a_turn_waits_until_ended_turns_have_been_moved(
 async def test_ses_15_while_the_archive_is_down_the_session_works_and_reports_it(
     env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.models.session.archive.archive_health.FIRST_PAUSE", timedelta(seconds=0.2))
+    monkeypatch.setattr("turnkeeper.models.session.archive.FIRST_PAUSE", timedelta(seconds=0.2))
     session = await env.start(LARGER)
     await chat(session, range(16), chars=1_000)
     before = (await session.until(lambda state: state.archived_count > 0)).archived_count
@@ -162,7 +162,7 @@ async def test_ses_15_while_the_archive_is_down_the_session_works_and_reports_it
 async def test_ses_15_a_full_session_accepts_prompts_while_the_archive_is_down(
     env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.models.session.archive.archive_health.FIRST_PAUSE", timedelta(seconds=0.2))
+    monkeypatch.setattr("turnkeeper.models.session.archive.FIRST_PAUSE", timedelta(seconds=0.2))
     file = broken(env)
     session = await env.start(SMALL)
     await chat(session, range(30), chars=2_000)
@@ -177,7 +177,7 @@ async def test_ses_15_a_full_session_accepts_prompts_while_the_archive_is_down(
 async def test_ses_15_without_an_archive_only_prompts_beyond_temporals_limits_are_rejected(
     temporal: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.models.session.archive.archive_health.FIRST_PAUSE", timedelta(seconds=0.2))
+    monkeypatch.setattr("turnkeeper.models.session.archive.FIRST_PAUSE", timedelta(seconds=0.2))
     monkeypatch.setattr("turnkeeper.models.session.session.MAX_CARRIED_BYTES", 30_000)
     monkeypatch.setattr("turnkeeper.workflows.new_run.LAST_HISTORY_EVENTS", 200)
     # On an environment of its own: its histories would not replay once the patches are undone.
@@ -213,7 +213,7 @@ async def details(session: DrivenSession) -> str:
 async def test_ses_6_an_id_that_is_used_again_after_it_was_forgotten_is_another_turn(
     temporal: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.models.session.queue.prompts.REMEMBERED_IDS", 5)
+    monkeypatch.setattr("turnkeeper.models.session.prompts.REMEMBERED_IDS", 5)
     # On an environment of its own: its histories would not replay once the patch is undone.
     async with environment(temporal) as env:
         session = await env.start(SMALL)
@@ -258,7 +258,7 @@ async def test_ses_15_an_archive_that_lost_its_copies_is_filled_again(
     env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(activity_options, "IDLE_PAUSE", timedelta(seconds=0.1))
-    monkeypatch.setattr("turnkeeper.models.session.archive.archive_health.FIRST_PAUSE", timedelta(seconds=0.2))
+    monkeypatch.setattr("turnkeeper.models.session.archive.FIRST_PAUSE", timedelta(seconds=0.2))
     session = await env.start()
     await chat(session, range(1))
     await until(lambda: archived_if(env, session, 1))

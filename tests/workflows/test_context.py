@@ -10,15 +10,14 @@ from temporalio.client import Client, WorkflowQueryFailedError
 from tests.harness import DrivenSession, Environment, asks, environment, last_user_message, says
 from tests.models.context.test_model_view import orphans
 from tests.workflows.test_web_ui import details
-from turnkeeper.activities.providers.offline.model import answer
+from turnkeeper.activities.providers.offline.provider import answer
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.models.context.summary import INSTRUCTION, SUMMARY_MARK
 from turnkeeper.models.session.messages import SessionInput
-from turnkeeper.models.tokens import count_chars, tokens_of
-from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.texts import count_chars, tokens_of
+from turnkeeper.models.transcript.conversation import ConversationMessage, ToolResult, Usage
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ProviderState, ToolInvocation
 from turnkeeper.models.transcript.notes import REFUSED_PROMPT
-from turnkeeper.models.transcript.trajectory import ToolResult, Usage
 
 CALLS = "make many calls"
 FACT = "The launch code of the probe is 4711."

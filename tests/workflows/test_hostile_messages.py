@@ -21,7 +21,7 @@ from turnkeeper.features.tasks.session.allowance import AllowanceAnswer, Allowan
 from turnkeeper.features.tasks.session.task_state import TaskChange
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.session.approvals import ResolveApproval
-from turnkeeper.models.session.archive.archive_messages import ArchiveMoveQuery
+from turnkeeper.models.session.archive import ArchiveMoveQuery
 from turnkeeper.models.session.messages import (
     CancelTurn,
     Configure,
@@ -38,7 +38,7 @@ from turnkeeper.models.session.messages import (
     parse_cursor,
     parse_replay_request,
 )
-from turnkeeper.models.session.queue.prompts import read_prompt
+from turnkeeper.models.session.prompts import read_prompt
 from turnkeeper.models.session.start import check_outside_start, read_start
 from turnkeeper.models.transcript.model_call import ModelRequestQuery
 

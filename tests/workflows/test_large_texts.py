@@ -5,7 +5,13 @@ import pytest
 from tests.harness import BOUND, LONG_PAUSE, DrivenSession, Environment, asks, says
 from turnkeeper.models.limits import MIN_STATE_BYTES
 from turnkeeper.models.session.messages import SessionInput
-from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState
+from turnkeeper.models.transcript.conversation import (
+    ConversationMessage,
+    ConversationState,
+    ModelStep,
+    ToolCall,
+    ToolResult,
+)
 from turnkeeper.models.transcript.model_call import (
     CallPart,
     ModelResponse,
@@ -15,7 +21,6 @@ from turnkeeper.models.transcript.model_call import (
     ToolInvocation,
     ToolSpec,
 )
-from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall, ToolResult
 
 LONG = SessionInput.model_validate({"limits": {"max_steps": 1_000, "max_tool_calls": 5_000}})
 

@@ -26,10 +26,10 @@ from tests.harness import (
 )
 from tests.waiting import until
 from turnkeeper.models.limits import MIN_STATE_BYTES
-from turnkeeper.models.session.archive.archive_health import ArchiveHealth
+from turnkeeper.models.session.archive import ArchiveHealth
 from turnkeeper.models.session.messages import SessionInput
-from turnkeeper.models.session.queue.prompt_queue import PromptQueue
-from turnkeeper.models.session.queue.prompts import Fate, Prompt
+from turnkeeper.models.session.prompt_queue import PromptQueue
+from turnkeeper.models.session.prompts import Fate, Prompt
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
@@ -260,7 +260,7 @@ async def test_ses_15_while_the_archive_is_down_the_queue_is_processed_in_the_ru
 async def test_ses_15_while_the_archive_is_down_parked_prompts_wait_for_it(
     env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.models.session.archive.archive_health.FIRST_PAUSE", timedelta(seconds=0.2))
+    monkeypatch.setattr("turnkeeper.models.session.archive.FIRST_PAUSE", timedelta(seconds=0.2))
     session = await with_parked_prompts(env)
     file = broken(env)
     env.vendor.gate.open()

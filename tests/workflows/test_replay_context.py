@@ -19,8 +19,8 @@ from turnkeeper.models.replay_text.grammar import (
 )
 from turnkeeper.models.replay_text.turns import replay_events
 from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.transcript.conversation import ToolResult
 from turnkeeper.models.transcript.model_call import ToolInvocation
-from turnkeeper.models.transcript.trajectory import ToolResult
 
 SMALL = SessionInput.model_validate(
     {"limits": {"max_state_bytes": MIN_STATE_BYTES, "max_queued_bytes": 4_000, "max_steps": 1_000}}

@@ -14,8 +14,8 @@ from temporalio.worker._workflow import _CommandAwareDataConverter
 
 from tests.harness import environment
 from tests.waiting import until
-from turnkeeper.workflows.hosting import sdk_internals
-from turnkeeper.workflows.hosting.sdk_internals import USES, VISITS, Use, mark_visits, spare_needless_visits
+from turnkeeper.workflows import hosting
+from turnkeeper.workflows.hosting import USES, VISITS, Use, mark_visits, spare_needless_visits
 
 EVERY_NAME = [name for use in USES for name in use.names]
 
@@ -36,8 +36,8 @@ async def test_ops_12_a_worker_without_a_private_part_logs_it_and_answers_prompt
     for name in VISITS:
         monkeypatch.setattr(sdk, name, getattr(getattr(sdk, name), "_visit", getattr(sdk, name)))
     removed = {name for use in missing for name in use.names}
-    exists = sdk_internals._exists
-    monkeypatch.setattr(sdk_internals, "_exists", lambda name: name not in removed and exists(name))
+    exists = hosting._exists
+    monkeypatch.setattr(hosting, "_exists", lambda name: name not in removed and exists(name))
     async with environment(temporal) as env:
         session = await env.start()
         await session.prompt(id="m1", text="hi")
@@ -65,13 +65,13 @@ async def test_ops_10_a_slow_task_is_not_a_deadlock_before_its_own_timeout(tempo
 async def test_api_3_a_session_stays_in_memory_after_it_rejects_an_update(
     temporal: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checks, has_completed = list[bool](), sdk_internals._has_completed
+    checks, has_completed = list[bool](), hosting._has_completed
 
     async def recorded(*arguments: Any) -> bool:
         checks.append(await has_completed(*arguments))
         return checks[-1]
 
-    monkeypatch.setattr(sdk_internals, "_has_completed", recorded)
+    monkeypatch.setattr(hosting, "_has_completed", recorded)
     async with environment(temporal) as env:
         session = await env.start()
         await session.prompt("hi")

@@ -5,7 +5,7 @@ from pathlib import Path
 from temporalio.client import Client
 
 from tests.live.story import has_thought, read_and_remember
-from turnkeeper.models.transcript.trajectory import ModelStep
+from turnkeeper.models.transcript.conversation import ModelStep
 
 
 async def test_agt_11_the_scenario_of_the_live_tests_can_be_completed(temporal: Client, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from temporalio.common import SearchAttributeKey
 
 from tests.harness import Environment
 from turnkeeper.models.session.messages import EndSession, SessionInput
-from turnkeeper.models.session.queue.prompts import PromptSignal
+from turnkeeper.models.session.prompts import PromptSignal
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.temporal import search_attributes
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow

@@ -19,7 +19,7 @@ from temporalio.exceptions import ApplicationError
 from tests.harness import BOUND, DrivenSession, Environment, environment, replayer
 from tests.waiting import until
 from turnkeeper.models.session.messages import CarriedState, SessionInput
-from turnkeeper.models.session.queue.prompts import REMEMBERED_FATES
+from turnkeeper.models.session.prompts import REMEMBERED_FATES
 from turnkeeper.models.wire import UndecodablePayload
 from turnkeeper.stores.temporal.payload_converter import DATA_CONVERTER
 

@@ -1,4 +1,11 @@
-"""The model calls of a turn: requests, resends, and waits for the vendor (AGT-2, AGT-9)."""
+"""The model calls of a turn: requests, resends, and waits for the vendor (AGT-2, AGT-9).
+
+Evicted messages are summarised before the next model request (CTX-5). The tools that the model is offered do not change
+within a segment (AGT-6). A changed list would change the prefix of every request, and invalidate the vendor's cache and
+reasoning. So the tools are reloaded when a new segment changes the prefix anyway, at most once in ten turns. They are
+reloaded earlier after a call has met a changed tool, or a server was unreachable. Such a server's earlier tools stay
+until it is asked again in the next turn.
+"""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -11,27 +18,39 @@ from temporalio.exceptions import ActivityError
 from temporalio.workflow import ActivityCancellationType
 
 with workflow.unsafe.imports_passed_through():
-    from turnkeeper.activities.call_model import ModelActivities
-    from turnkeeper.activities.failures import asked_again
+    from turnkeeper.activities.call_model import ModelActivities, SummaryActivities
+    from turnkeeper.activities.failures import asked_again, describe_failure
+    from turnkeeper.activities.tools import ToolActivities
     from turnkeeper.models.context.model_context import LearnedLimit
-    from turnkeeper.models.context.model_view import head_tokens
-    from turnkeeper.models.errors import ErrorType, TurnFailedError, fail
+    from turnkeeper.models.context.model_view import digest_of, head_tokens
+    from turnkeeper.models.errors import ErrorType, TurnFailedError, fail, growing_pauses
+    from turnkeeper.models.session.tools import merge_instructions, merge_tools, missing_tools, tools_digest
     from turnkeeper.models.session.views import make_index_entry
-    from turnkeeper.models.texts.counted import counted
+    from turnkeeper.models.texts import counted, estimate_tokens
+    from turnkeeper.models.transcript.conversation import ToolResult, Usage
     from turnkeeper.models.transcript.model_call import (
         LocalRead,
         ModelCall,
         ModelCallOutcome,
+        ModelRequest,
         ModelResponse,
         QuickReads,
+        SummaryCall,
+        SummaryOutcome,
+        ToolList,
+        ToolListCall,
+        ToolSpec,
     )
-    from turnkeeper.models.transcript.trajectory import ToolResult, Usage
     from turnkeeper.workflows import activity_options
-    from turnkeeper.workflows.turn.offered_tools import OfferedTools
-    from turnkeeper.workflows.turn.open_request import OpenRequest, RequestSlot
-    from turnkeeper.workflows.turn.summaries import Summaries
-    from turnkeeper.workflows.turn.turn_scope import TurnScope, check_cancelled
-    from turnkeeper.workflows.turn.unfinished import spent_usage, unfinished_response
+    from turnkeeper.workflows.turn.turn_scope import (
+        OpenRequest,
+        RequestSlot,
+        TurnScope,
+        check_cancelled,
+        spent_usage,
+        unfinished_response,
+    )
+
 
 _MAX_RESENDS = {"context_too_long": 2, "maybe_too_long": 1, "digest_mismatch": 1, "empty_answer": 1}
 """How often a changed request is sent, by cause (AGT-9, CTX-7)."""
@@ -94,7 +113,6 @@ class ModelCalls:
                 self._halve()
 
     def _halve(self) -> None:
-        """Halve the size of requests from now on (CTX-7)."""
         session, turn = self._session, self._scope.turn
         session.context.learn_limit(turn.history, model=turn.model, head=session.head)
         tokens = session.context.max_tokens(turn.history, model=turn.model)
@@ -130,7 +148,6 @@ class ModelCalls:
             raise
 
     async def _outcome(self, request: OpenRequest) -> ModelCallOutcome:
-        """Return the outcome of `request`, after waits for the vendor."""
         waits = silences = 0
         outcome = await self._call_model(request, waits)
         while outcome.wait_seconds is not None:
@@ -337,9 +354,157 @@ class ModelCalls:
 
 
 def _tokens(request: OpenRequest) -> int:
-    """Return the estimated tokens of a request with its head."""
     return head_tokens(request.model_request.head) + request.estimated_tokens
 
 
 def _short(tokens: int) -> str:
     return str(tokens) if tokens < 1000 else f"{tokens / 1000:.1f}k"
+
+
+class Summaries:
+    """The summaries of a turn."""
+
+    def __init__(self, scope: TurnScope, slot: RequestSlot) -> None:
+        self._scope = scope
+        self._session = scope.session
+        self._slot = slot
+
+    async def make_if_due(self) -> None:
+        """Replace evicted messages by a summary, if one is due.
+
+        If it fails, the session continues without it, and its messages wait for the next one.
+        """
+        session, history = self._session, self._scope.turn.history
+        if not session.context.evicted.is_summary_due(history):
+            return
+        request = self._open_request()
+        evicted = session.context.evicted.begin_summary()
+        outcome = await self._outcome(request)
+        self._slot.close()
+        session.turn_slot.add_usage(outcome.usage)
+        session.turn_slot.add_usage(outcome.spent)
+        if outcome.trouble:
+            session.context.evicted.note_failed_summary()
+            workflow.logger.warning("No summary of %d messages: %s", request.message_count, outcome.trouble)
+        else:
+            view_bytes = session.config.limits.view_bytes
+            session.context.insert_summary(outcome, of=evicted, view_bytes=view_bytes)
+
+    def _open_request(self) -> OpenRequest:
+        session = self._session
+        request = ModelRequest(head=session.head, messages=session.context.messages_to_summarise())
+        pending = OpenRequest(
+            number=session.count_request(),
+            model_request=request,
+            digest=digest_of(request),
+            estimated_tokens=estimate_tokens(request.messages),
+        )
+        return self._slot.open(pending)
+
+    async def _outcome(self, request: OpenRequest) -> SummaryOutcome:
+        scope, session = self._scope, self._session
+        scope.check_stop()
+        self._slot.cache_for_activity()
+        try:
+            return await workflow.execute_activity_method(
+                SummaryActivities.summarise,
+                SummaryCall(
+                    turn=session.transcript.count,
+                    request=request.number,
+                    model=scope.turn.model,
+                    digest=request.digest,
+                    has_earlier=session.context.view.summary is not None,
+                ),
+                start_to_close_timeout=activity_options.SUMMARY_TIMEOUT,
+                schedule_to_close_timeout=min(scope.time_left(), activity_options.SUMMARY_PATIENCE),
+                heartbeat_timeout=activity_options.HEARTBEAT_TIMEOUT,
+                retry_policy=activity_options.SUMMARY_RETRIES,
+                summary=f"summary · turn {session.transcript.count} · of {counted(request.message_count, 'message')}",
+            )
+        except ActivityError as error:
+            check_cancelled(error)
+            return SummaryOutcome(trouble=describe_failure(error)[1], spent=spent_usage(error))
+
+
+FIRST_PAUSE_SECONDS = 1.0
+MAX_PAUSE_SECONDS = 60.0
+"""Between two looks at whether a worker offers the tools of an agent."""
+
+
+class OfferedTools:
+    """Loads and reloads the tools of a turn's session."""
+
+    def __init__(self, scope: TurnScope) -> None:
+        self._scope = scope
+        self._session = scope.session
+
+    async def load_if_due(self) -> None:
+        """Load the tools if the session has none yet, or reload them if they are due, as in a new segment.
+
+        Then offer those that the turn's policy does not deny. If a reload fails, the earlier tools stay. Raises
+        `TurnFailedError` if there are none.
+        """
+        session, tools = self._session, self._session.tools
+        is_first = tools.specs is None
+        if tools.state.is_reload_due(segment=session.context.view.segment, turn=session.transcript.count):
+            await self._load(turn=session.transcript.count)
+        await self._wait_for_agents_tools()
+        tools.deny([tool.name for tool in tools.all if self._scope.decide(tool) == "deny"], is_first=is_first)
+
+    async def _wait_for_agents_tools(self) -> None:
+        """Wait while no worker offers a tool that the session's agent names, visibly: it would answer without it.
+
+        Raises `TurnFailedError` once the turn's time is over.
+        """
+        turn, tools, slot = self._scope.turn, self._session.tools, self._session.turn_slot
+        names = turn.tools if turn.message.agent and turn.tools else []
+        pauses = growing_pauses(FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
+        while missing := missing_tools(names, tools.all):
+            pause = min(timedelta(seconds=next(pauses)), self._scope.time_left())
+            reason = f"No worker offers the tool {missing[0]} of the agent {turn.message.agent}."
+            slot.wait_until(workflow.now() + pause, reason=reason)
+            self._scope.refresh_ui()
+            try:
+                await workflow.sleep(pause, summary="for the agent's tools")
+            finally:
+                slot.stop_waiting()  # also when this worker evicts the workflow: no Temporal API may be used here
+            self._scope.refresh_ui()
+            tools.invalidate()
+            await self._load(turn=self._session.transcript.count)
+
+    async def _load(self, *, turn: int) -> None:
+        tools = self._session.tools
+        if tools.state.is_fresh(turn=turn):
+            tools.keep_for_segment()
+            return
+        specs = tools.specs
+        try:
+            self._offer(await self._list(specs), turn=turn)
+        except ActivityError as error:
+            if specs is None:
+                self._scope.fail_with(error, sentence="The session's tools could not be read.")
+            check_cancelled(error)
+            workflow.logger.warning("the tools could not be reloaded; the earlier ones stay")
+            tools.offer(specs, turn=turn)
+
+    def _offer(self, listed: ToolList, *, turn: int) -> None:
+        tools, state = self._session.tools, self._session.tools.state
+        tools.note_absent(listed.absent)
+        if listed.unchanged:
+            tools.offer(state.specs or [], turn=turn)
+        elif listed.unread:
+            specs, instructions = merge_tools(listed, state.specs or []), merge_instructions(listed, state.instructions)
+            tools.offer(specs, instructions=instructions, turn=turn, is_complete=False)
+        else:
+            tools.offer(listed.tools, instructions=listed.instructions, turn=turn)
+
+    async def _list(self, specs: list[ToolSpec] | None) -> ToolList:
+        return await workflow.execute_activity_method(
+            ToolActivities.list_tools,
+            ToolListCall(known=tools_digest(specs or [], self._session.tools.state.instructions)),
+            start_to_close_timeout=activity_options.TOOL_LIST_TIMEOUT,
+            schedule_to_close_timeout=self._scope.time_left(),
+            heartbeat_timeout=activity_options.HEARTBEAT_TIMEOUT,
+            retry_policy=activity_options.TOOL_LIST_RETRIES if specs is None else activity_options.TOOL_RELOAD_RETRIES,
+            summary="tools of this session",
+        )

@@ -22,9 +22,9 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.errors import TurnExitError
     from turnkeeper.models.limits import LARGE_RESULT_BYTES
     from turnkeeper.models.session.approvals import NO_DIFFERENCE, approved_file, rejection_result
+    from turnkeeper.models.transcript.conversation import FileChange, ModelStep, ToolCall, ToolResult
     from turnkeeper.models.transcript.large_texts import bound_result
     from turnkeeper.models.transcript.model_call import PreviewCall, ToolInvocation
-    from turnkeeper.models.transcript.trajectory import FileChange, ModelStep, ToolCall, ToolResult
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.turn.turn_scope import TurnScope, check_cancelled
 

@@ -12,16 +12,14 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.errors import ErrorType, TurnFailedError, TurnPausedError, TurnStoppedError, fail
+    from turnkeeper.models.session.running_turn import number_calls
     from turnkeeper.models.session.session import Session
-    from turnkeeper.models.session.turn.running_turn import number_calls
-    from turnkeeper.models.transcript.conversation import TurnStop
+    from turnkeeper.models.transcript.conversation import ModelStep, ToolResult, TurnStop
     from turnkeeper.models.transcript.model_call import ModelResponse
-    from turnkeeper.models.transcript.trajectory import ModelStep, ToolResult
     from turnkeeper.workflows.archiving import Archiving
     from turnkeeper.workflows.turn.model_calls import ModelCalls
-    from turnkeeper.workflows.turn.open_request import OpenRequest, RequestSlot
     from turnkeeper.workflows.turn.tool_calls import ToolCalls
-    from turnkeeper.workflows.turn.turn_scope import TurnScope
+    from turnkeeper.workflows.turn.turn_scope import OpenRequest, RequestSlot, TurnScope
     from turnkeeper.workflows.workflow_part import WorkflowPart
 
 
@@ -133,7 +131,6 @@ class TurnRunner:
             raise TurnPausedError
 
     async def _ask_model(self) -> ModelStep:
-        """Ask the model and record its response as the next step."""
         self._session.turn_slot.change(self._scope.turn.with_more(steps=1))
         self._scope.check_stop()
         self._session.steer_turn(now=workflow.now())
@@ -142,7 +139,6 @@ class TurnRunner:
         return step
 
     async def _run_tools(self, step: ModelStep) -> None:
-        """Run the tool calls of `step`, within the turn's budgets."""
         self._session.turn_slot.change(self._scope.turn.with_more(calls=len(step.tool_calls)))
         await self._tool_calls.check(step, self._reserve_for_results)
         await self._scope.check_step(self._model_calls.usage)

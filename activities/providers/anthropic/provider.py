@@ -23,21 +23,22 @@ from turnkeeper.activities.providers.answer_fields import (
     count_of,
     count_or_zero,
     counts_of,
+    is_length_limit,
     join_pieces,
     name_of,
     objects_in,
+    unclear_answer_error,
 )
 from turnkeeper.activities.providers.anthropic.request import API, encode, sendable_input
-from turnkeeper.activities.providers.finish_reasons import is_length_limit, unclear_answer_error
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
 from turnkeeper.activities.providers.provider import Vendor
 from turnkeeper.activities.providers.redaction import redact
-from turnkeeper.activities.providers.refused_parts.parts import Body, Parts, RefusableApi
-from turnkeeper.activities.providers.request_encoding import Block
+from turnkeeper.activities.providers.refused_parts import Body, Parts, RefusableApi
+from turnkeeper.activities.providers.request_encoding import FULL, TEXT_ONLY, Block, Sight
+from turnkeeper.activities.providers.transport import Event
 from turnkeeper.activities.providers.vendor_provider import AnswerAccumulator, VendorProvider
-from turnkeeper.activities.providers.visible_request import FULL, TEXT_ONLY, Sight
-from turnkeeper.activities.providers.wire.transport import Event
-from turnkeeper.models.bounds import encodable
+from turnkeeper.models.texts import encodable
+from turnkeeper.models.transcript.conversation import StopReason, Usage
 from turnkeeper.models.transcript.model_call import (
     CallPart,
     ModelRequest,
@@ -47,7 +48,6 @@ from turnkeeper.models.transcript.model_call import (
     RespondPart,
     ThinkPart,
 )
-from turnkeeper.models.transcript.trajectory import StopReason, Usage
 
 _SHOWN_AS: dict[str, Literal["think", "respond"]] = {"thinking": "think", "text": "respond"}
 
@@ -159,8 +159,6 @@ def _has_unknown_calls(items: list[Block]) -> bool:
 
 
 class _Block:
-    """A block of the message while it arrives."""
-
     def __init__(self, start: Block) -> None:
         self._fields = FieldAccumulator(start)
         self._arguments: list[str] = []

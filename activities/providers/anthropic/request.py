@@ -13,7 +13,7 @@ since the API wants a user to speak first and last.
   see what it wrote.
 - Images and PDFs follow the text of their message; those of a tool's result are in it. A result that is an error may
   have only text: its images follow after all results of the step. Other attachments are text by now
-  (`visible_request.py`).
+  (`request_encoding.py`).
 - Cache breakpoints (`_with_breakpoints`) are set for all but single requests (those with `max_tokens`: a summary),
   which nothing will ever read from the cache again.
 - Thinking depends on the model (`_thinking`), and with older ones on the conversation (`_may_think`).
@@ -29,13 +29,14 @@ from pydantic import JsonValue
 from turnkeeper.activities.providers.request_encoding import (
     Block,
     CallIds,
+    Medium,
     description_of,
+    media_of,
     opened,
     own_items,
     plain_schema,
     sendable_name,
 )
-from turnkeeper.activities.providers.visible_request import Medium, media_of
 from turnkeeper.models.transcript.attachments import ImageAttachment
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, ToolSpec
 
@@ -213,7 +214,7 @@ def _blocks(message: ModelMessage, ids: CallIds) -> list[Block]:
     own = own_items(message, API, call_id_of=_call_id)
     if own is None or not ids.reserve_own_ids(message):
         return [*_texts(message.content.rstrip()), *_calls(message, ids)]
-    return [block for block in own if not _is_blank(block)]
+    return [block for block in own if block.get("type") != "text" or str(block.get("text", "")).strip()]
 
 
 def _calls(message: ModelMessage, ids: CallIds) -> list[Block]:
@@ -266,10 +267,6 @@ def _texts(text: str) -> list[Block]:
 
 def _text(text: str) -> Block:
     return {"type": "text", "text": text}
-
-
-def _is_blank(block: Block) -> bool:
-    return block.get("type") == "text" and not str(block.get("text", "")).strip()
 
 
 def _call_id(block: Block) -> str | None:

@@ -22,9 +22,9 @@ from pydantic import JsonValue
 from turnkeeper.models.context.summary import SUMMARY_MARK
 from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.transcript.attachments import placeholder_text
+from turnkeeper.models.transcript.conversation import ToolStatus
 from turnkeeper.models.transcript.model_call import CallPart, ModelMessage, ModelRequest
 from turnkeeper.models.transcript.notes import without_history_notes
-from turnkeeper.models.transcript.trajectory import ToolStatus
 
 MAX_CHARS = 4_000
 """Longer texts are not parsed."""

@@ -8,7 +8,7 @@ Reading an answer of a Chat Completions endpoint from its stream (AGT-3, AGT-10)
 
 Servers differ in what they omit and add, so little is required: chunks with a `delta` in their first choice, and a
 `finish_reason`, which alone says whether an answer is complete. Texts are concatenated, whatever their field. If there
-are no calls, they may be written as text (`text/written_answer.py`). Fields of a message or a call that we don't
+are no calls, they may be written as text (`written_answer.py`). Fields of a message or a call that we don't
 understand are kept in the state, to go back to the same model; so is thinking at the beginning of the text, for
 templates that expect it there.
 
@@ -39,11 +39,11 @@ from turnkeeper.activities.providers.answer_fields import (
     count_of,
     count_or_zero,
     counts_of,
+    is_length_limit,
     join_pieces,
     name_of,
     objects_in,
 )
-from turnkeeper.activities.providers.finish_reasons import is_length_limit
 from turnkeeper.activities.providers.openai.chat_request import (
     API,
     encode,
@@ -56,14 +56,14 @@ from turnkeeper.activities.providers.openai.chat_request import (
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
 from turnkeeper.activities.providers.provider import Vendor
 from turnkeeper.activities.providers.redaction import redact
-from turnkeeper.activities.providers.refused_parts.parts import Body, Parts, RefusableApi
-from turnkeeper.activities.providers.request_encoding import Block
-from turnkeeper.activities.providers.text.text_protocol import AnswerReader, parts_of, thinking_state
-from turnkeeper.activities.providers.text.written_answer import LeadingThought, split_calls
+from turnkeeper.activities.providers.refused_parts import Body, Parts, RefusableApi
+from turnkeeper.activities.providers.request_encoding import FULL, TEXT_ONLY, Block
+from turnkeeper.activities.providers.text_protocol import AnswerReader, parts_of, thinking_state
+from turnkeeper.activities.providers.transport import Event
 from turnkeeper.activities.providers.vendor_provider import AnswerAccumulator, VendorProvider
-from turnkeeper.activities.providers.visible_request import FULL, TEXT_ONLY
-from turnkeeper.activities.providers.wire.transport import Event
+from turnkeeper.activities.providers.written_answer import LeadingThought, split_calls
 from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.conversation import StopReason, Usage
 from turnkeeper.models.transcript.model_call import (
     CallPart,
     ModelRequest,
@@ -73,14 +73,11 @@ from turnkeeper.models.transcript.model_call import (
     RespondPart,
     ThinkPart,
 )
-from turnkeeper.models.transcript.trajectory import StopReason, Usage
 
 THOUGHTS = ("reasoning_content", "reasoning")
 """The fields with visible thinking. A server that uses both has the same text in them."""
 
 _UNDERSTOOD = frozenset({"role", "content", "refusal", "tool_calls", "function_call", "audio"})
-VENDOR = "the endpoint"
-"""The vendor's name in error messages."""
 
 
 class ChatAccumulator(AnswerAccumulator):
@@ -177,7 +174,7 @@ class ChatAccumulator(AnswerAccumulator):
         return text, [(part, {}) for part in parts]
 
     def _is_cut(self) -> bool:
-        return is_length_limit(self._finish, vendor=VENDOR)
+        return is_length_limit(self._finish, vendor="the endpoint")
 
     def _stop_reason(self) -> StopReason:
         if self._is_cut():

@@ -8,7 +8,7 @@ user's that would follow results (`_BEFORE_USER`). A user never speaks twice in 
 
 Images and PDFs follow the text of their message. Tool messages may have only text here, so what a step's results have
 of them follows in a user's message after all results. Other attachments are text by now
-(`visible_request.py`).
+(`request_encoding.py`).
 
 What an answer had besides text and calls goes back with it to the same model: thinking, which some servers require
 (`reasoning_content`), and signatures of calls. So do ids of calls that say something (`is_telling`). Newer Gemini
@@ -27,24 +27,21 @@ from pydantic import JsonValue
 from turnkeeper.activities.providers.request_encoding import (
     Block,
     CallIds,
+    Medium,
+    data_url,
     description_of,
+    media_of,
     opened,
     own_items,
+    pdf_name,
     plain_schema,
     result_text,
     sendable_name,
     short_id,
 )
-from turnkeeper.activities.providers.text.text_protocol import STOP_SEQUENCES, conversation_text, system_text
-from turnkeeper.activities.providers.visible_request import Medium, data_url, media_of, pdf_name
+from turnkeeper.activities.providers.text_protocol import STOP_SEQUENCES, conversation_text, system_text
 from turnkeeper.models.transcript.attachments import ImageAttachment
-from turnkeeper.models.transcript.model_call import (
-    CallPart,
-    ModelMessage,
-    ModelRequest,
-    ToolSpec,
-    supported_tools,
-)
+from turnkeeper.models.transcript.model_call import CallPart, ModelMessage, ModelRequest, ToolSpec, supported_tools
 
 
 def parameters_of(tool: ToolSpec) -> Block:

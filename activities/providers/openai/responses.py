@@ -24,7 +24,7 @@ the same way, since both caches and reasoning are bound to the prefix.
   reasoning.
 - The status of a tool call is in the text of its result, since the API has no field for it.
 - Images and PDFs follow the text of their message or of their tool's result. Other attachments are text by now
-  (`visible_request.py`).
+  (`request_encoding.py`).
 - A model's name doesn't say which parameters it accepts: only reasoning models show thinking, some only to verified
   organisations, and others reject the parameters of reasoning. So every request has all of them, and what a model
   refuses is left out (`refused_parts`).
@@ -40,39 +40,40 @@ from pydantic import JsonValue
 from pydantic_core import PydanticSerializationError, to_json
 
 from turnkeeper.activities.providers.answer_fields import (
+    EARLY_END,
     arguments_of,
     count_of,
     count_or_zero,
     counts_of,
+    is_length_limit,
     join_pieces,
     name_of,
+    unclear_answer_error,
 )
-from turnkeeper.activities.providers.finish_reasons import EARLY_END, is_length_limit, unclear_answer_error
 from turnkeeper.activities.providers.openai.chat_request import arguments_json, parameters_of
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
 from turnkeeper.activities.providers.provider import Vendor
 from turnkeeper.activities.providers.redaction import redact
-from turnkeeper.activities.providers.refused_parts.parts import Body, Parts, RefusableApi
+from turnkeeper.activities.providers.refused_parts import Body, Parts, RefusableApi
 from turnkeeper.activities.providers.request_encoding import (
-    Block,
-    CallIds,
-    description_of,
-    own_items,
-    result_text,
-    sendable_name,
-)
-from turnkeeper.activities.providers.vendor_provider import AnswerAccumulator, VendorProvider
-from turnkeeper.activities.providers.visible_request import (
     FULL,
     TEXT_ONLY,
+    Block,
+    CallIds,
     Medium,
     Sight,
     data_url,
+    description_of,
     media_of,
+    own_items,
     pdf_name,
+    result_text,
+    sendable_name,
 )
-from turnkeeper.activities.providers.wire.transport import Event
+from turnkeeper.activities.providers.transport import Event
+from turnkeeper.activities.providers.vendor_provider import AnswerAccumulator, VendorProvider
 from turnkeeper.models.transcript.attachments import ImageAttachment
+from turnkeeper.models.transcript.conversation import Usage
 from turnkeeper.models.transcript.model_call import (
     CallPart,
     ModelMessage,
@@ -85,7 +86,6 @@ from turnkeeper.models.transcript.model_call import (
     ToolSpec,
     supported_tools,
 )
-from turnkeeper.models.transcript.trajectory import Usage
 
 API = "openai.responses"
 """The name of this API in `ProviderState`."""
@@ -239,10 +239,6 @@ def sight_of(name: str) -> Sight:
 
 _FAILED = ("response.failed", "response.cancelled")
 _LAST = ("response.completed", "response.incomplete", *_FAILED)
-_WHOLE = ("completed", "")
-"""Statuses of a complete response. Some servers have none."""
-_HALF = ("incomplete", "in_progress")
-"""Statuses of an incomplete item."""
 
 
 class ResponsesAccumulator(AnswerAccumulator):
@@ -280,8 +276,10 @@ class ResponsesAccumulator(AnswerAccumulator):
     def response(self, *, request_id: str | None) -> ModelResponse:
         end, is_cut = self._end, self._is_cut
         items = self._output_items()
-        has_half = len(items) < len(self._started_items) or any(item.get("status") in _HALF for item in items)
-        if not is_cut and (name_of(end.get("status")) not in _WHOLE or has_half):
+        has_half = len(items) < len(self._started_items) or any(
+            item.get("status") in ("incomplete", "in_progress") for item in items
+        )
+        if not is_cut and (name_of(end.get("status")) not in ("completed", "") or has_half):  # some servers have none
             raise ModelError("connection", "OpenAI's answer broke off before its end", lasting=EARLY_END)
         if is_cut:
             reason = name_of((end.get("incomplete_details") or {}).get("reason"))

@@ -14,6 +14,8 @@ const REFRESH_MS = 20_000;
 const TYPING_MS = 250;
 /** After an action, the list is refreshed this much later, since it is a moment behind. */
 const LAG_MS = [300, 1_500];
+/** What a gateway without the feature `listing` answers: it has no such route, or only `POST`. */
+const NO_LISTS = [404, 405];
 
 /**
  * @typedef {{workflow_id: string, title: string | null, status: string, started_at: string}} OpenSession `started_at`:
@@ -33,7 +35,11 @@ export class SessionsView {
   #next = null;
   #pages = 1;
   #reads = 0;
-  /** How the last read went; the list is empty until the first one. @type {"reading" | "read" | "failed"} */
+  /**
+   * How the last read went; `none`: the gateway is without the feature that lists sessions.
+   *
+   * @type {"reading" | "read" | "failed" | "none"}
+   */
   #state = "reading";
   /** @type {OpenSession | null} */
   #open = null;
@@ -67,7 +73,7 @@ export class SessionsView {
 
   /** Read the list again if the page is visible. */
   async refresh() {
-    if (document.visibilityState === "visible") await this.#read();
+    if (document.visibilityState === "visible" && this.#state !== "none") await this.#read();
   }
 
   /** Read the list again once it can show the last action. */
@@ -99,7 +105,7 @@ export class SessionsView {
     } catch (error) {
       if (!(error instanceof GatewayError)) throw error;
       if (read !== this.#reads) return;
-      this.#state = "failed";
+      this.#state = NO_LISTS.includes(error.status) ? "none" : "failed";
       this.#show();
     }
   }
@@ -112,11 +118,13 @@ export class SessionsView {
     if (this.#open?.started_at && !isListed && !isFiltered) insert(sessions, this.#open);
     arrange(this.#list, this.#grouped(sessions));
     this.#more.hidden = !this.#next;
+    this.#search.hidden = this.#status.hidden = this.#state === "none";
     setText(this.#note, this.#noteWords(sessions.length > 0, isFiltered));
   }
 
   /** @param {boolean} hasSessions @param {boolean} isFiltered @returns {string} */
   #noteWords(hasSessions, isFiltered) {
+    if (this.#state === "none") return TEXTS.sessionsNotListed;
     if (this.#state === "failed") return TEXTS.sessionsFailed;
     if (hasSessions || this.#state === "reading") return "";
     if (!isFiltered) return TEXTS.noSessions;

@@ -1,12 +1,25 @@
-"""The state of a chat: applies events in their order, prints what is final and shows what is not."""
+"""The state of a chat: applies events in their order, prints what is final and shows what is not.
 
-from collections.abc import Callable
+**Printed once.** A terminal can't change printed text, so each part is printed when it is final: a prompt when its turn
+starts, a step when the model has finished it, a call when it has its result, an answer when the turn ends. Until then
+the live output shows it (`live_output.py`). The ids of turns, steps and calls prevent printing twice after a reconnect
+or a reset.
+
+**Approvals.** A call can be approved once all of its text was printed. Nothing of it is cut or wrapped here: a terminal
+breaks long lines itself, and what scrolls out of sight is in the scrollback. A text that is too long for most
+scrollbacks is printed part by part. A line that is broken between two of them continues behind a margin, since only
+labels begin a line.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import takewhile
 
 from rich.cells import cell_len
 from rich.console import RenderableType
 
-from turnkeeper.clients.python.events import (
+from turnkeeper.clients.python.conversation import (
     ConnectionLostEvent,
+    Conversation,
     Event,
     PartialEvent,
     ProgressEvent,
@@ -16,16 +29,148 @@ from turnkeeper.clients.python.events import (
 from turnkeeper.clients.terminal import texts
 from turnkeeper.clients.terminal.formatting import amount, context_size, one_line
 from turnkeeper.clients.terminal.interactive import renderer
-from turnkeeper.clients.terminal.interactive.approval_questions import ApprovalQuestions
 from turnkeeper.clients.terminal.interactive.live_output import LiveOutput
-from turnkeeper.clients.terminal.interactive.screen import Screen
-from turnkeeper.clients.terminal.interactive.terminal_style import Sign, TerminalStyle
-from turnkeeper.clients.terminal.interactive.transcript_renderer import TranscriptRenderer
+from turnkeeper.clients.terminal.interactive.screen import Screen, Sign, TerminalStyle
 from turnkeeper.models.http_responses import FullConversation, SessionDescription
+from turnkeeper.models.legible import MARGIN, legible_line
 from turnkeeper.models.session.approvals import PendingApproval
-from turnkeeper.models.texts.legible import legible_line
-from turnkeeper.models.transcript.conversation import ConversationUpdate
-from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall, UserStep
+from turnkeeper.models.transcript.conversation import (
+    ConversationMessage,
+    ConversationUpdate,
+    ModelStep,
+    ToolCall,
+    UserStep,
+)
+
+PART_CHARS = 64_000
+"""The most that is printed at once."""
+
+
+class ApprovalQuestions:
+    """The texts of waiting calls, and which parts of them were printed. `print_text` prints a part of one as it is."""
+
+    def __init__(self, print_text: Callable[[str], None]) -> None:
+        self._print = print_text
+        self._approvals: dict[str, PendingApproval] = {}
+        self._printed: dict[str, int] = {}
+        """How many parts of a call's text were printed."""
+
+    def find(self, call_id: str) -> PendingApproval | None:
+        """Return what people decide on, if at least a part of it was printed."""
+        return self._approvals.get(call_id) if self._printed.get(call_id) else None
+
+    def has(self, call_id: str) -> bool:
+        """Return whether the call's text is known and has the arguments."""
+        approval = self._approvals.get(call_id)
+        return approval is not None and approval.is_whole
+
+    def learn(self, approvals: Iterable[PendingApproval]) -> None:
+        """Note the texts of calls; one that has changed is printed again."""
+        for approval in approvals:
+            earlier = self._approvals.get(approval.call_id)
+            if earlier is None or earlier.text != approval.text:
+                self._printed.pop(approval.call_id, None)
+            self._approvals[approval.call_id] = approval
+
+    def print_next(self, call_id: str, heading: str) -> None:
+        """Print the next part of a call's text; before the first, the heading."""
+        approval, printed = self._approvals.get(call_id), self._printed.get(call_id, 0)
+        parts = list(_parts_of(approval.text)) if approval else []
+        if printed < len(parts):
+            self._print(f"{'' if printed else heading}\n{parts[printed]}")
+            self._printed[call_id] = printed + 1
+
+    def is_shown_whole(self, call_id: str) -> bool:
+        """Return whether all that is decided on was printed: only then can the call be approved."""
+        return self.has(call_id) and not self.remaining_text(call_id)
+
+    def remaining_text(self, call_id: str) -> str:
+        """Return which part of a call's text is printed next; empty if all was printed."""
+        approval, printed = self._approvals.get(call_id), self._printed.get(call_id, 0)
+        count = len(list(_parts_of(approval.text))) if approval else 1
+        return texts.NEXT_PART.format(part=printed + 1, parts=count) if printed < count else ""
+
+
+def _parts_of(text: str) -> Iterator[str]:
+    """Yield a text in parts of at most `PART_CHARS`, which end with a line where that is possible."""
+    while len(text) > PART_CHARS:
+        line_end = text.rfind("\n", 0, PART_CHARS) + 1
+        end = line_end or PART_CHARS
+        yield text[:end].removesuffix("\n")
+        text = text[end:] if line_end else MARGIN + text[end:]
+    yield text
+
+
+class TranscriptRenderer:
+    """Renders the new parts of one conversation."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+        """The numbers of the turns that were rendered at least in part, by id."""
+        self._rendered: set[tuple[str | int, ...]] = set()
+        """The parts of turns that were rendered."""
+        self._next_number = 1
+
+    def skip_to(self, number: int) -> Iterator[RenderableType]:
+        """Continue with turn `number`; yield a note with the number of skipped turns."""
+        if number > self._next_number:
+            yield from ("", renderer.note(texts.left_out(number - self._next_number, "earlier turn")))
+            self._next_number = number
+
+    def overlaps(self, conversation: Conversation) -> bool:
+        """Return whether no turn is missing between the rendered ones and those of the conversation."""
+        turns = conversation.turns
+        return not turns or not self.numbers or any(turn.id in self.numbers for turn in turns)
+
+    def render_new(self, conversation: Conversation) -> Iterator[RenderableType]:
+        """Yield what is new since the last call."""
+        newest_first = takewhile(lambda turn: (turn.id, "end") not in self._rendered, reversed(conversation.turns))
+        for turn in reversed(list(newest_first)):
+            yield from self._render_turn(turn)
+
+    def _render_turn(self, turn: ConversationMessage) -> Iterator[RenderableType]:
+        if turn.id not in self.numbers:
+            self.numbers[turn.id] = self._next_number
+            self._next_number += 1
+            yield from ("", renderer.prompt(turn))
+        for index, step in enumerate(turn.steps):
+            if isinstance(step, UserStep):
+                if self._is_new(turn.id, "prompt", step.message_id):
+                    yield renderer.steering(step)
+            elif step.tool_calls or turn.is_complete or index + 1 < len(turn.steps):
+                yield from self._render_step(step, turn)
+        if turn.is_complete and self._is_new(turn.id, "end"):
+            if turn.agent_message is not None:
+                yield from _text(turn.agent_message, is_excerpt=turn.agent_message_blob is not None)
+            yield from renderer.turn_end(turn, self.numbers[turn.id])
+
+    def _render_step(self, step: ModelStep, turn: ConversationMessage) -> Iterator[RenderableType]:
+        if self._is_new(turn.id, "step", step.number):
+            if step.left_out:
+                yield renderer.note(step.left_out)
+            if step.thinking:
+                yield renderer.thinking(step.thinking)
+            is_answer = turn.agent_message is not None and not step.tool_calls and step is turn.steps[-1]
+            if step.text and not is_answer:
+                yield from _text(step.text, is_excerpt=step.text_blob is not None)
+                if step.interrupted:
+                    yield renderer.note(texts.INTERRUPTED)
+        for call in step.tool_calls:
+            if call.result and self._is_new(turn.id, "call", call.id):
+                yield renderer.FinishedCall(call)
+
+    def _is_new(self, *part: str | int) -> bool:
+        """Return whether a part was not rendered yet; from now on it was."""
+        is_new = part not in self._rendered
+        self._rendered.add(part)
+        return is_new
+
+
+def _text(text: str, *, is_excerpt: bool) -> Iterator[RenderableType]:
+    yield from ("", renderer.markdown(text), "")
+    if is_excerpt:
+        yield renderer.note(texts.EXCERPT)
+
 
 LOWER_ROWS = 6
 """The rows of the input line, the status line and a question."""

@@ -1,13 +1,14 @@
-"""Executes typed lines and keys.
+"""Parses and executes typed lines and keys.
 
-Prompts are sent one after the other, in the order in which they were typed. Everything else runs at once, so that a
-stop does not wait behind prompts.
+A line is a command, which starts with a slash, a decision, or a prompt. Prompts are sent one after the other, in the
+order in which they were typed. Everything else runs at once, so that a stop does not wait behind prompts.
 
 A decision applies to the call that was shown when the line was begun: a question that appears meanwhile must not get
 the answer to another one.
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,21 +19,93 @@ from rich.table import Table
 from rich.text import Text
 
 from turnkeeper.clients.python.attachments import read_attachment
-from turnkeeper.clients.python.errors import GatewayError
 from turnkeeper.clients.python.gateway import GatewayClient
+from turnkeeper.clients.python.request_sender import GatewayError
 from turnkeeper.clients.terminal import texts
 from turnkeeper.clients.terminal.formatting import attachment_problem
 from turnkeeper.clients.terminal.interactive import renderer
 from turnkeeper.clients.terminal.interactive.chat_session import ChatSession
-from turnkeeper.clients.terminal.interactive.commands import InputError, read_command, read_decision, read_number
 from turnkeeper.clients.terminal.interactive.live_output import PendingPrompt
 from turnkeeper.clients.terminal.interactive.screen import Screen
+from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.session.approvals import PendingApproval
 from turnkeeper.models.session.messages import Configure
-from turnkeeper.models.session.queue.prompts import PromptMode, sentence_for
+from turnkeeper.models.session.prompts import PromptMode, sentence_for
 from turnkeeper.models.transcript.attachments import Attachment, placeholder_text, with_names
-from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.trajectory import ApprovalDecision
+from turnkeeper.models.transcript.conversation import ApprovalDecision, ConversationMessage
+from turnkeeper.models.wire import REASON_CHARS
+
+
+class InputError(TurnkeeperError):
+    """An invalid line; the message says what is valid."""
+
+
+def read_command(line: str) -> tuple[str | None, str]:
+    r"""Return the name and the argument of a command, or None and a prompt. Raises `InputError`.
+
+    Two slashes start a prompt with one.
+
+    >>> read_command("/remove 2"), read_command("hello"), read_command("//etc is a folder")
+    (('remove', '2'), (None, 'hello'), (None, '/etc is a folder'))
+    >>> read_command("/dance")
+    Traceback (most recent call last):
+    ...
+    turnkeeper...InputError: Unknown command /dance. /help lists the commands; // starts a prompt with a slash.
+    >>> read_command("/steer")
+    Traceback (most recent call last):
+    ...
+    turnkeeper...InputError: /steer TEXT: add a prompt to the running turn, before its next step
+    """
+    if not line.startswith("/"):
+        return None, line
+    if line.startswith("//"):
+        return None, line[1:]
+    name, _, rest = line[1:].partition(" ")
+    if name not in texts.COMMANDS:
+        raise InputError(texts.UNKNOWN_COMMAND.format(name=name))
+    text = rest.strip()
+    argument, help_text = texts.COMMANDS[name]
+    is_required = argument != "" and not argument.startswith("[")
+    if (text and not argument) or (is_required and not text):
+        raise InputError(f"/{name} {argument}".rstrip() + f": {help_text}")
+    return name, text
+
+
+def read_number(text: str, *, last: int) -> int:
+    """Return the typed number, from 1 to `last`. Raises `InputError`.
+
+    >>> read_number("2", last=3)
+    2
+    >>> read_number("4", last=3)
+    Traceback (most recent call last):
+    ...
+    turnkeeper...InputError: '4' is not a number from 1 to 3.
+    """
+    if not last:
+        raise InputError(texts.NOTHING_TO_CHOOSE)
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= last:
+        raise InputError(texts.NOT_IN_RANGE.format(text=text, last=last))
+    return int(text)
+
+
+def read_decision(line: str) -> tuple[ApprovalDecision, str | None] | None:
+    """Return the decision on a tool call and the reason for the model; None if the line is a prompt.
+
+    >>> read_decision("y"), read_decision("Always")
+    (('approve', None), ('allow_for_session', None))
+    >>> read_decision("no, use notes.txt"), read_decision("n")
+    (('reject', 'use notes.txt'), ('reject', None))
+    >>> read_decision("a list of files, please"), read_decision("notes?"), read_decision("yes please do")
+    (None, None, None)
+    """
+    answer = line.strip()
+    if answer.casefold() in ("y", "yes"):
+        return "approve", None
+    if answer.casefold() in ("a", "always"):
+        return "allow_for_session", None
+    if rejection := re.fullmatch(r"no?(?:[\s,:]+(.*))?", answer, re.IGNORECASE | re.DOTALL):
+        return "reject", (rejection[1] or "")[:REASON_CHARS] or None
+    return None
 
 
 class InputHandler:

@@ -15,16 +15,15 @@ from contextlib import aclosing
 from rich.console import RenderableType
 from rich.text import Text
 
-from turnkeeper.clients.python.errors import GatewayError
 from turnkeeper.clients.python.gateway import GatewayClient
+from turnkeeper.clients.python.request_sender import GatewayError
 from turnkeeper.clients.terminal import texts
 from turnkeeper.clients.terminal.formatting import legible
 from turnkeeper.clients.terminal.interactive import renderer
 from turnkeeper.clients.terminal.interactive.chat_session import ChatSession
 from turnkeeper.clients.terminal.interactive.input_handler import InputHandler
 from turnkeeper.clients.terminal.interactive.live_output import FRAME_SECONDS
-from turnkeeper.clients.terminal.interactive.screen import Screen
-from turnkeeper.clients.terminal.interactive.terminal_style import Sign, TerminalStyle
+from turnkeeper.clients.terminal.interactive.screen import Screen, Sign, TerminalStyle
 from turnkeeper.clients.terminal.one_shot import OpenedSession, newest_page
 from turnkeeper.models.transcript.attachments import Attachment
 

@@ -1,7 +1,7 @@
 """The live output above the input line: partial output, running calls and waiting prompts.
 
 The end of a growing text is shown as far as there is room. Once the text is final, it is printed in the same place
-(`transcript_renderer.py`).
+(`chat_session.py`).
 """
 
 from collections.abc import Callable
@@ -15,14 +15,12 @@ from turnkeeper.clients.python.conversation import Conversation
 from turnkeeper.clients.terminal import texts
 from turnkeeper.clients.terminal.formatting import elapsed, one_line
 from turnkeeper.clients.terminal.interactive import renderer
-from turnkeeper.clients.terminal.interactive.terminal_style import SPINNER, Sign, TerminalStyle
-from turnkeeper.models.session.queue.prompts import QueuedPrompt
-from turnkeeper.models.texts.counted import counted
+from turnkeeper.clients.terminal.interactive.screen import SPINNER, Sign, TerminalStyle
+from turnkeeper.models.session.prompts import QueuedPrompt
+from turnkeeper.models.texts import counted
 from turnkeeper.models.transcript.attachments import Attachment, with_names
-from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.conversation import ConversationMessage, ModelStep, SubTask, ToolCall
 from turnkeeper.models.transcript.partial_output import PartialPart
-from turnkeeper.models.transcript.task_view import SubTask
-from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall
 
 FRAME_SECONDS = 0.1
 """The time between two frames of an animation."""

@@ -5,14 +5,13 @@ from datetime import datetime
 
 from turnkeeper.api.new_sessions import PLAIN, AgentSource
 from turnkeeper.api.problems import invalid, problem
-from turnkeeper.api.store_calls import read_store, seconds_from_now
-from turnkeeper.api.timeouts import Timeouts
+from turnkeeper.api.timeouts import Timeouts, read_store, seconds_from_now
 from turnkeeper.features.agents.agent_data import AgentData, name_and_version
 from turnkeeper.features.agents.versions import AgentVersion, AgentVersions
 from turnkeeper.models.session.agents import AgentChange, AgentConfiguration
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.ops.checks.worker_report import WorkerReport
+from turnkeeper.ops.local.worker_process import WorkerReport
 
 MAX_AGENTS_BYTES = 300_000
 """Of an agent with all that it may hand over to, as JSON: a session carries them from run to run."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from turnkeeper.features.copies.document.document import ExportedTurn
-from turnkeeper.models.as_of import Stamp
 from turnkeeper.models.context.model_context import ContextState, LearnedLimit, ModelContext
 from turnkeeper.models.context.model_view import ViewState
 from turnkeeper.models.context.summary import Summary
@@ -19,16 +18,15 @@ from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.replay_text.turns import MovedEvents, count_events
 from turnkeeper.models.session.messages import CarriedState, SessionFacts, SessionInput
-from turnkeeper.models.session.queue.prompt_queue import QueueState
-from turnkeeper.models.session.queue.prompts import REMEMBERED_FATES, REMEMBERED_IDS, Fate
+from turnkeeper.models.session.prompt_queue import QueueState
+from turnkeeper.models.session.prompts import REMEMBERED_FATES, REMEMBERED_IDS, Fate
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.transcript.attachments import Attachment
-from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.conversation import BlobRef, ConversationMessage, ModelStep, Usage
 from turnkeeper.models.transcript.large_texts import refs_in
 from turnkeeper.models.transcript.model_call import RequestHead
-from turnkeeper.models.transcript.trajectory import BlobRef, ModelStep, Usage
 from turnkeeper.models.transcript.transcript import Transcript, TranscriptState, carried_size
-from turnkeeper.models.wire import Compact
+from turnkeeper.models.wire import Compact, Stamp
 
 
 class SessionSnapshot(Compact):

@@ -1,10 +1,13 @@
-"""The document that a session is exported to: one JSON object, which any later version imports (SES-18).
+"""The document that a session is exported to, and the order to copy one (SES-18).
 
-The document has the whole transcript and what the model sees of it. It has nothing that works by itself: no waiting
-prompts, no allowances, no tools, and no opaque provider state, which is the vendor's and is never shown (AGT-3).
+The document is one JSON object, which any later version imports. It has the whole transcript and what the model sees of
+it. It has nothing that works by itself: no waiting prompts, no allowances, no tools, and no opaque provider state,
+which is the vendor's and is never shown (AGT-3).
 
-This model is public: `docs/export.schema.json` is its JSON schema. New fields have defaults; any other change is a new
+Its model is public: `docs/export.schema.json` is its JSON schema. New fields have defaults; any other change is a new
 `version`, and `read_document` goes on reading the earlier ones.
+
+The order is the input of the workflow `CopySession`; its memo says what is copied.
 """
 
 import json
@@ -14,13 +17,11 @@ from pydantic import ConfigDict, Field, model_validator
 
 from turnkeeper.models.context.model_context import ContextState
 from turnkeeper.models.context.window import ConversationHistoryConfig
-from turnkeeper.models.limits import Limits
-from turnkeeper.models.session.defaults import SystemPrompt
-from turnkeeper.models.session.messages import ModelName, Title, UserName
-from turnkeeper.models.session.tools.tool_policy import ToolNames, ToolPolicy
-from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.trajectory import Usage
-from turnkeeper.models.wire import Frozen, Items, UtcDatetime, few_keys
+from turnkeeper.models.limits import Limits, SystemPrompt
+from turnkeeper.models.session.messages import FeatureMessage, ModelName, SessionInput, Title, UserName
+from turnkeeper.models.session.tools import ToolNames, ToolPolicy
+from turnkeeper.models.transcript.conversation import ConversationMessage, Usage
+from turnkeeper.models.wire import Compact, Frozen, Items, UtcDatetime, few_keys
 
 FORMAT = "turnkeeper.session"
 VERSION = 1
@@ -119,3 +120,58 @@ def schema_text() -> str:
     """Return the JSON schema of the document, as `docs/export.schema.json` has it."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **SessionDocument.model_json_schema()}
     return json.dumps(schema, indent=2) + "\n"
+
+
+COPY = "copy"
+"""Key of the memo of a session that is or was a copy; its value is a `CopyMemo`."""
+
+
+SNAPSHOT = FeatureMessage(feature="copies", kind="snapshot")
+"""Asks a session what a copy of it is made of: the argument of the query of features."""
+
+
+class ForkSource(Compact):
+    """The original of a fork, and the number of the last turn that is copied."""
+
+    session: str
+    """With its tenant."""
+    first_run_id: str
+    """Of the original; empty: Temporal no longer has it."""
+    turn: int = Field(ge=1)
+
+
+class CopyOrder(Compact):
+    """What to copy into the new session: the first turns of another one, or a document."""
+
+    start: SessionInput
+    """The new session's configuration."""
+    fork: ForkSource | None = None
+    document: Hash | None = None
+    """SHA-256 of the document, which is stored while the workflow waits."""
+    parts: Items[Hash] = []
+    """Its parts in the store, in order; the workflow adds them once they are there."""
+
+
+class StoredDocument(Compact):
+    """The document is stored, in these parts."""
+
+    parts: Items[Hash]
+
+
+class FailedCopy(Compact):
+    """Why a copy has failed, and the ids of the prompts that waited for its session."""
+
+    reason: str
+    at: UtcDatetime
+    prompts: Items[str] = []
+
+
+class CopyMemo(Compact):
+    """What a copy is made of. `key` identifies it: the same request again is the same copy."""
+
+    key: str
+    turn_count: int
+    forked_from: str | None = None
+    """The original's id without its tenant; `None`: the copy is an import."""
+    message_id: str | None = None
+    """The id of a fork's last turn."""

@@ -12,7 +12,7 @@ from datetime import datetime
 from hashlib import sha256
 from itertools import chain, islice, pairwise
 
-from pydantic import BaseModel, JsonValue, ValidationError
+from pydantic import JsonValue, ValidationError
 from pydantic_core import from_json
 
 from turnkeeper.features.copies.document.copied import (
@@ -30,7 +30,6 @@ from turnkeeper.features.copies.document.document import FORMAT, VERSION, Export
 from turnkeeper.models.context.view_entries import ViewRef
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import is_id
-from turnkeeper.models.invalid_values import field_path, reason_of
 from turnkeeper.models.session.messages import CarriedState, SessionInput
 from turnkeeper.models.transcript.attachments import (
     HASH_PATTERN,
@@ -40,11 +39,11 @@ from turnkeeper.models.transcript.attachments import (
     check_content,
     with_true_type,
 )
-from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.conversation import BlobRef, ConversationMessage, ModelStep, UserStep
 from turnkeeper.models.transcript.large_texts import refs_in
 from turnkeeper.models.transcript.model_call import ModelMessage
-from turnkeeper.models.transcript.trajectory import BlobRef, ModelStep, UserStep
 from turnkeeper.models.transcript.transcript import carried_size
+from turnkeeper.models.wire import field_path, reason_of
 
 BYTES_PER_VALUE = 64
 """A document may have a JSON value for as many of the bytes that it may have: small values take far more memory than
@@ -318,7 +317,9 @@ def _wrong_state(copy: Copy, count: int) -> Complaints:
     if len(turns) < len(copy.turns):
         yield "turns", "two of those that are not archived have the same id"
     for prefix, model in (("", context), ("view.", context.view), ("limit.", context.limit)):
-        for name, number in _numbers(model) if model else ():
+        for name, number in model or ():
+            if not isinstance(number, int | float) or isinstance(number, bool):
+                continue
             if not 0 <= number < MAX_COUNT:
                 yield f"context.state.{prefix}{name}", f"0 to {MAX_COUNT:,} are allowed"
     if context.view.segment < 1:
@@ -327,10 +328,6 @@ def _wrong_state(copy: Copy, count: int) -> Complaints:
         for index, ref in enumerate(refs):
             if complaint := _wrong_ref(ref, turns, count):
                 yield f"context.state.{name}[{index}]", complaint
-
-
-def _numbers(model: BaseModel) -> Iterable[tuple[str, float]]:
-    return ((name, value) for name, value in model if isinstance(value, int | float) and not isinstance(value, bool))
 
 
 def _wrong_ref(ref: ViewRef, turns: dict[str, ConversationMessage], turn_count: int) -> str | None:

@@ -1,26 +1,114 @@
-"""Handing off a conversation to a task: validate, correct, and cut it by a policy (CTX-9, CTX-10, CTX-15).
+"""Handing off a conversation to a task: validate, correct, and cut it by a policy (TSK-1, CTX-9, CTX-10, CTX-15).
 
 Only the latest messages are read. An invalid message is an error, an empty one is skipped, and the text of any other is
 trimmed and cut. With `relevant_to`, what matters less to that is left out. With that or `compress`, texts grow again as
 far as there is room. Then the oldest are dropped until the rest is small enough. A warning describes each change to a
 message, with its index in the caller's list, which is never modified. Texts that the model is to condense are cut here
 too; their whole texts go along.
+
+Relevance: an exchange is a user's message with all answers to it, or the messages before the first one. It stays whole:
+an answer without its question is hard to understand. Each message is scored against a text, from 0 to 1, the score of
+the best match (`features/tasks/histories.py`); an exchange has the score of its best message. The first and the last
+exchange always stay. Of the others the best stay, as long as they reach the policy's `min_relevance` and have room.
+
+A task inherits the latest messages of the policy's roles from its parent session. The transcript is read from its end,
+some turns at a time, until there are enough messages. A warning says that others were left out.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import pairwise
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from turnkeeper.features.tasks.rules.relevance import ExchangeRelevance, Rank, select_exchanges
 from turnkeeper.features.tasks.rules.task_context import ConversationHistory, HistoryMessage, is_timestamp, moment_of
 from turnkeeper.features.tasks.rules.text_room import CutText, grown_texts, read_attachments, room_for, with_numbers
-from turnkeeper.models.bounds import count_unencodable, encodable_text
 from turnkeeper.models.errors import TaskErrorType, TaskValidationError, preview
-from turnkeeper.models.invalid_values import field_path
 from turnkeeper.models.settings.history_policy import HistoryPolicy, HistoryRole, resolve_policy
-from turnkeeper.models.texts.counted import counted
-from turnkeeper.models.transcript.task_view import Severity, TaskValidationWarning, WarningCode
+from turnkeeper.models.texts import count_unencodable, counted, encodable_text
+from turnkeeper.models.transcript.attachments import MAX_ATTACHMENTS, MAX_CONTENT_BYTES, Attachment, with_names
+from turnkeeper.models.transcript.conversation import (
+    ConversationMessage,
+    Severity,
+    TaskValidationWarning,
+    UserStep,
+    WarningCode,
+)
+from turnkeeper.models.transcript.notes import earlier_try_note, ending_note, joined_prompts
+from turnkeeper.models.wire import Frozen, field_path
+
+Rank = Callable[[str, Sequence[str]], Sequence[float]]
+"""Scores texts against a query: 0 to 1 each, 1 for the best match; all 0 if none has a word of it."""
+
+SCORE_DIGITS = 3
+
+
+class ExchangeRelevance(Frozen):
+    """An exchange of the conversation: its messages by their indexes in the caller's list, and whether it stayed.
+
+    `irrelevant`: its score is under `min_relevance`. `no_room`: better ones fill the limits of the policy.
+    """
+
+    first: int
+    last: int
+    score: float
+    stays: bool
+    reason: Literal["first", "last", "relevant", "irrelevant", "no_room"]
+
+
+def select_exchanges(
+    messages: Sequence[HistoryMessage], scores: Sequence[float], policy: HistoryPolicy, *, indexes: Sequence[int]
+) -> list[ExchangeRelevance]:
+    """Return the exchanges of at least one message, in order. `indexes` are those of the messages in the caller's list.
+
+    >>> def says(role: str) -> HistoryMessage:
+    ...     return HistoryMessage(role=role, content="x", timestamp="", truncated=False, original_length=1)
+    >>> messages = [says(role) for role in ("user", "assistant", "user", "user", "assistant")]
+    >>> exchanges = select_exchanges(messages, [0, 0, 0.1, 0, 1.0], HistoryPolicy(), indexes=range(5))
+    >>> [(exchange.first, exchange.last, exchange.score, exchange.reason) for exchange in exchanges]
+    [(0, 1, 0.0, 'first'), (2, 2, 0.1, 'irrelevant'), (3, 4, 1.0, 'last')]
+    """
+    starts = [index for index, message in enumerate(messages) if index == 0 or message.role == "user"]
+    spans = [range(start, end) for start, end in pairwise([*starts, len(messages)])]
+    best = [max(scores[index] for index in span) for span in spans]
+    staying = {0, len(spans) - 1}
+    messages_left = policy.max_messages - sum(len(spans[number]) for number in staying)
+    chars_left = policy.max_total_chars - sum(_size(messages, spans[number]) for number in staying)
+    # The best first; of equal ones, the latest.
+    for number in sorted(range(len(spans)), key=lambda number: (-best[number], -number)):
+        size = _size(messages, spans[number])
+        has_room = len(spans[number]) <= messages_left and size <= chars_left
+        if number not in staying and best[number] >= policy.min_relevance and has_room:
+            staying.add(number)
+            messages_left, chars_left = messages_left - len(spans[number]), chars_left - size
+    return [
+        ExchangeRelevance(
+            first=indexes[span[0]],
+            last=indexes[span[-1]],
+            score=round(best[number], SCORE_DIGITS),
+            stays=number in staying,
+            reason=_reason(number, len(spans), best[number], policy, stays=number in staying),
+        )
+        for number, span in enumerate(spans)
+    ]
+
+
+def _size(messages: Sequence[HistoryMessage], span: range) -> int:
+    return sum(messages[index].size for index in span)
+
+
+def _reason(
+    number: int, count: int, score: float, policy: HistoryPolicy, *, stays: bool
+) -> Literal["first", "last", "relevant", "irrelevant", "no_room"]:
+    if number == 0:
+        return "first"
+    if number == count - 1:
+        return "last"
+    if stays:
+        return "relevant"
+    return "no_room" if score >= policy.min_relevance else "irrelevant"
+
 
 PROMPT_TOKENS = 20_000
 """Upper bound of the first prompt's estimated tokens (TSK-7)."""
@@ -108,7 +196,10 @@ def hand_off_history(
     notes |= {reading.position: reading.warnings for reading in readings}
     warnings += [warning for index in sorted(notes) for warning in notes[index]]
     if not readings:
-        return HandOff(None, [*warnings, *_all_filtered(history)])
+        if history:
+            message = "No message has any content: the task is given no history."
+            warnings.append(history_warning("all_filtered", message, severity="high"))
+        return HandOff(None, warnings)
     messages = with_numbers([reading.message for reading in readings])
     whole = ConversationHistory.of(messages, collection_time=collection_time)
     left_out = sum(exchange.last - exchange.first + 1 for exchange in relevance if not exchange.stays)
@@ -143,7 +234,11 @@ def _read_latest(
             messages.append(_Read(index, message, reading.whole, reading.contents, reading.warnings))
         else:
             notes[index] = reading.warnings
-    return messages, notes, _too_many(len(history), policy) if skipped else []
+    if not skipped:
+        return messages, notes, []
+    text = f"The history has {len(history):,} messages, truncating to most recent {policy.max_read}."
+    advice = "Hand over only recent messages that matter."
+    return messages, notes, [history_warning("too_many_messages", text, suggestion=advice)]
 
 
 def _relevant(
@@ -346,13 +441,110 @@ def history_warning(
     )
 
 
-def _too_many(count: int, policy: HistoryPolicy) -> list[TaskValidationWarning]:
-    message = f"The history has {count:,} messages, truncating to most recent {policy.max_read}."
-    return [history_warning("too_many_messages", message, suggestion="Hand over only recent messages that matter.")]
+MAX_PAGES = 4
+"""About 4 MB of transcript. From a longer conversation a task inherits only the newest part, with a warning (TSK-2)."""
+
+SPEAKERS: tuple[HistoryRole, ...] = ("user", "assistant")
+"""The roles in a session."""
 
 
-def _all_filtered(history: list[object]) -> list[TaskValidationWarning]:
-    if not history:
-        return []
-    message = "No message has any content: the task is given no history."
-    return [history_warning("all_filtered", message, severity="high")]
+@dataclass(frozen=True)
+class Inheritance:
+    """The inherited messages, as far as the parent's conversation has been read; empty at first.
+
+    >>> at = datetime.fromisoformat("2026-01-01T00:00:00Z")
+    >>> turn = ConversationMessage(
+    ...     id="m1", timestamp=at, user_timestamp=at, revision=2, user_message="Hi", agent_message="Hello!")
+    >>> inherited = Inheritance(HistoryPolicy(max_messages=1)).with_older([turn], has_older=False)
+    >>> [message["content"] for message in inherited.messages], inherited.is_enough, inherited.is_partial
+    (['Hello!'], True, True)
+    """
+
+    policy: HistoryPolicy
+    messages: Sequence[Mapping[str, object]] = ()
+    """Messages of the policy's roles, oldest first, at most the policy's `max_read`."""
+    seen: int = 0
+    """Number of messages of any role, in the turns that were read."""
+    has_older: bool = False
+    """Whether there are turns that were not read."""
+    retries: str | None = None
+    """The id of the turn that the oldest turn read so far retries."""
+
+    def with_older(self, turns: Iterable[ConversationMessage], *, has_older: bool) -> "Inheritance":
+        """Add the turns right before those read so far; `has_older`: there are earlier ones."""
+        turns = list(turns)
+        older = messages_in(turns, retried=self.retries, with_notes="user" in self.policy.roles)
+        messages = [*(message for message in older if message["role"] in self.policy.roles), *self.messages]
+        return replace(
+            self,
+            messages=messages[-self.policy.max_read :],
+            seen=self.seen + len(older),
+            has_older=has_older,
+            retries=turns[0].retries if turns else self.retries,
+        )
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether there are as many messages as the policy allows, or as exist."""
+        return len(self.messages) >= self.policy.max_read or not self.has_older
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether messages were left out: earlier ones, or those of other roles."""
+        return self.has_older or self.seen > len(self.messages)
+
+    @property
+    def warnings(self) -> list[TaskValidationWarning]:
+        """What was inherited, if messages were left out (TSK-2)."""
+        if not self.is_partial:
+            return []
+        roles = ", ".join([role for role in self.policy.roles if role in SPEAKERS] or self.policy.roles)
+        part = f"the latest {len(self.messages):,} messages" if self.messages else "no messages"
+        message = f"Of the parent's conversation {part} of {roles} were taken."
+        advice = "Choose a history_policy with other max_messages or roles to inherit others."
+        too_many = history_warning("too_many_messages", message, suggestion=advice)
+        nothing = "No message is left: the task is given no history."
+        return [too_many] if self.messages else [too_many, history_warning("all_filtered", nothing, severity="high")]
+
+
+def messages_in(
+    turns: Sequence[ConversationMessage], *, retried: str | None = None, with_notes: bool = True
+) -> list[dict[str, object]]:
+    """Return the messages in `turns`, oldest first: of each the user's prompt, with steering ones, and the answer.
+
+    In place of a missing answer there is a note (CTX-17). Thinking, tool calls, turns that the vendor refused and those
+    whose place a retry took are left out, but for a note of what those had done. `retried`: the id of the turn that the
+    next one retries. `with_notes`: notes are about prompts, and take the place of answers where there are none.
+    """
+    messages = list[dict[str, object]]()
+    retried_ids = [*(turn.retries for turn in turns[1:]), retried]
+    for turn, retried_id in zip(turns, retried_ids, strict=False):
+        if turn.is_error and turn.id == retried_id:
+            note = earlier_try_note(turn) if with_notes else None
+            messages += [_message("assistant", note, turn.agent_timestamp or turn.timestamp)] if note else []
+        elif turn.error_type != "refusal":
+            messages += _messages_of(turn, with_notes=with_notes)
+    return messages
+
+
+def _messages_of(turn: ConversationMessage, *, with_notes: bool) -> Iterator[dict[str, object]]:
+    attachments, texts = list(turn.attachments), list[str]()
+    for step in (step for step in turn.steps if isinstance(step, UserStep)):
+        together = [*attachments, *step.attachments]
+        fits = len(together) <= MAX_ATTACHMENTS and sum(one.bytes or 0 for one in together) <= MAX_CONTENT_BYTES
+        attachments = together if fits else attachments
+        texts.append(step.content if fits else with_names(step.content, step.attachments))
+    text = joined_prompts(turn.user_message, texts)
+    yield _message("user", text, turn.user_timestamp, attachments)
+    answer = turn.agent_message
+    if answer is None and with_notes:
+        answer = ending_note(turn)
+    if answer is not None:
+        yield _message("assistant", answer, turn.agent_timestamp or turn.timestamp)
+
+
+def _message(
+    role: HistoryRole, content: str, timestamp: datetime, attachments: Sequence[Attachment] = ()
+) -> dict[str, object]:
+    message: dict[str, object] = {"role": role, "content": content, "timestamp": timestamp.isoformat()}
+    return {**message, "attachments": list(attachments)} if attachments else message

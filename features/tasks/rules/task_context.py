@@ -9,10 +9,9 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from turnkeeper.models.errors import TaskValidationError, preview
-from turnkeeper.models.invalid_values import error_type_of, field_path
 from turnkeeper.models.settings.history_policy import HistoryRole
 from turnkeeper.models.transcript.attachments import Attachment
-from turnkeeper.models.wire import Compact, Frozen, Items
+from turnkeeper.models.wire import Compact, Frozen, Items, error_type_of, field_path
 
 OMITTED = "... (earlier messages omitted for brevity)\n\n"
 """Precedes the first message if older ones were dropped."""

@@ -18,10 +18,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from turnkeeper.features.tasks.rules.task_context import ConversationHistory, HistoryMessage
 from turnkeeper.models.errors import RejectedError, TaskValidationError, preview
-from turnkeeper.models.invalid_values import error_type_of, field_path, reason_of
 from turnkeeper.models.limits import LARGE_TEXT_BYTES, PROMPT_BYTES
 from turnkeeper.models.settings.history_policy import HistoryPolicy, TextLimit
-from turnkeeper.models.tokens import estimate_tokens
+from turnkeeper.models.texts import estimate_tokens
 from turnkeeper.models.transcript.attachments import (
     MAX_ATTACHMENTS,
     MAX_CONTENT_BYTES,
@@ -33,7 +32,7 @@ from turnkeeper.models.transcript.attachments import (
     hashes_of,
     json_bytes,
 )
-from turnkeeper.models.wire import Items
+from turnkeeper.models.wire import Items, error_type_of, field_path, reason_of
 
 MAX_CONDENSED_CHARS = 2_000
 """Maximum of a condensed text, also where the policy's limit is higher."""

@@ -21,9 +21,9 @@ from pydantic import Field
 from pydantic_core import to_json
 
 from turnkeeper.models.ids import ID_PATTERN, PublicId
-from turnkeeper.models.session.turn.budgets import NOTHING, Amount, Caps, Share
-from turnkeeper.models.texts.counted import counted
-from turnkeeper.models.transcript.trajectory import COST_DIGITS
+from turnkeeper.models.session.budgets import NOTHING, Amount, Caps, Share
+from turnkeeper.models.texts import counted
+from turnkeeper.models.transcript.conversation import COST_DIGITS
 from turnkeeper.models.wire import Compact
 
 SessionId = Annotated[PublicId, Field(pattern=ID_PATTERN)]

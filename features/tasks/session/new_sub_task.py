@@ -4,22 +4,20 @@ from datetime import datetime
 
 from pydantic import JsonValue
 
-from turnkeeper.features.tasks.rules.inheritance import Inheritance
+from turnkeeper.features.tasks.rules.hand_off import Inheritance
 from turnkeeper.features.tasks.rules.text_room import has_attachments
 from turnkeeper.features.tasks.session.allowance import TaskAllowance
-from turnkeeper.features.tasks.session.task import prepare_task
-from turnkeeper.features.tasks.session.task_arguments import RunTask
-from turnkeeper.features.tasks.session.task_input import TaskInput
+from turnkeeper.features.tasks.session.task import RunTask, prepare_task
+from turnkeeper.features.tasks.session.task_state import TaskInput
 from turnkeeper.features.tasks.session_part import tasks_of, with_task
 from turnkeeper.models.ids import PublicId, sibling_url
 from turnkeeper.models.session.agents import AgentChange
+from turnkeeper.models.session.budgets import Amount, Caps
 from turnkeeper.models.session.messages import SessionInput, with_agent
 from turnkeeper.models.session.session import Session
-from turnkeeper.models.session.turn.budgets import Amount, Caps
 from turnkeeper.models.settings.history_policy import HandOffPresets
+from turnkeeper.models.transcript.conversation import BlobRef, SubTask
 from turnkeeper.models.transcript.model_call import CompactUsage
-from turnkeeper.models.transcript.task_view import SubTask
-from turnkeeper.models.transcript.trajectory import BlobRef
 from turnkeeper.models.wire import Compact, UtcDatetime
 
 
@@ -66,7 +64,7 @@ class PrepareSubTask(Compact):
 
 
 class PreparedSubTask(Compact):
-    """Output of `prepare_sub_task`: the task with its context, and what was changed, in sentences.
+    """Output of `prepare_sub_task`: what of a `PreparedTask` is in the history, with what was changed, in sentences.
 
     `error`: the history is invalid, and no task can be started.
     """

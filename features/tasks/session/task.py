@@ -1,27 +1,33 @@
-"""The parameters of a task, and its preparation before anything starts (TSK-1 to TSK-3)."""
+"""The parameters of a task, over HTTP and of the tools, and its preparation before anything starts (TSK-1 to TSK-5)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, StrictBool, WithJsonSchema
+from pydantic import AfterValidator, Field, StrictBool, ValidationError, WithJsonSchema, model_validator
 
-from turnkeeper.features.tasks.rules.condensing import LongTexts
-from turnkeeper.features.tasks.rules.enrichment import BARE_PROMPT_CHARS, first_prompt, history_that_fits
-from turnkeeper.features.tasks.rules.hand_off import HISTORY_FIELD, PROMPT_TOKENS, hand_off_history, history_warning
-from turnkeeper.features.tasks.rules.inheritance import Inheritance
-from turnkeeper.features.tasks.rules.relevance import ExchangeRelevance, Rank
+from turnkeeper.features.tasks.rules.enrichment import BARE_PROMPT_CHARS, LongTexts, first_prompt, history_that_fits
+from turnkeeper.features.tasks.rules.hand_off import (
+    HISTORY_FIELD,
+    PROMPT_TOKENS,
+    ExchangeRelevance,
+    Inheritance,
+    Rank,
+    hand_off_history,
+    history_warning,
+)
 from turnkeeper.features.tasks.rules.task_context import ConversationHistory, Priority, TaskContext
 from turnkeeper.features.tasks.rules.text_room import attachments_of, contents_of, missing_hashes
-from turnkeeper.models.errors import TaskValidationError, preview
+from turnkeeper.features.tasks.session.task_state import ProgressReport, TaskInput, TextsToCondense
+from turnkeeper.models.errors import RejectedError, TaskValidationError, preview
 from turnkeeper.models.ids import AGENT_PATTERN, ID_PATTERN, checked_model
 from turnkeeper.models.session.messages import ModelName, Title
-from turnkeeper.models.session.tools.tool_policy import ToolPolicy
+from turnkeeper.models.session.prompts import rejection_for
+from turnkeeper.models.session.tools import ToolPolicy
 from turnkeeper.models.settings.history_policy import KEEP_USER, HandOffPresets, HistoryPolicy, PolicyChoice
-from turnkeeper.models.texts.counted import counted
-from turnkeeper.models.tokens import estimate_tokens
+from turnkeeper.models.texts import counted, estimate_tokens
 from turnkeeper.models.transcript.attachments import MAX_ATTACHMENTS, Attachment
-from turnkeeper.models.transcript.task_view import HandOffReport, TaskValidationWarning
+from turnkeeper.models.transcript.conversation import HandOffReport, TaskValidationWarning
 from turnkeeper.models.wire import NO_NUL_PATTERN, NOT_BLANK_PATTERN, Frozen, Strict
 
 MAX_ITEMS = 2_500
@@ -155,7 +161,10 @@ class CreateTask(TaskRequest):
 
 
 class PreparedTask(Frozen):
-    """A task that is ready to start: the agent's context, the first `prompt`, and warnings about corrections."""
+    """A task that is ready to start: the agent's context, the first `prompt`, and warnings about corrections.
+
+    It has texts and contents that are still to be stored, so it never leaves its process: `input` is what does.
+    """
 
     context: TaskContext
     prompt: str
@@ -177,6 +186,12 @@ class PreparedTask(Frozen):
         texts = f"{counted(cut, 'long text')} {'was' if cut == 1 else 'were'}"
         whole = [warning.message for warning in self.warnings if warning.field == HISTORY_FIELD]
         return [*whole, f"{texts} cut."] if cut else whole
+
+    def input(self, *, to_condense: TextsToCondense | None) -> TaskInput:
+        """Return what the task's session begins with, once texts and contents are stored."""
+        return TaskInput(
+            context=self.context, report=self.report, attachments=self.attachments, to_condense=to_condense
+        )
 
     @property
     def missing_hashes(self) -> set[str]:
@@ -276,3 +291,53 @@ def _texts(messages: list[object]) -> Iterator[dict[str, str]]:
         content = message.get("content") if isinstance(message, dict) else None
         if isinstance(content, str):
             yield {"content": content}
+
+
+class RunTask(TaskRequest):
+    """Arguments of `run_task`. With `background`, the caller does not wait for the answer."""
+
+    history: Literal["latest", "relevant", "none"] | None = None
+    """What the task reads of the caller's conversation: the latest messages, those that matter to it, or nothing."""
+    background: bool = False
+    agent: str | None = None
+    """The agent that does it, one of those that the session may hand over to; `None`: one like this session's."""
+
+    @model_validator(mode="after")
+    def _check_history(self) -> Self:
+        if self.history is not None and self.conversation_history is not None:
+            raise ValueError("give history or conversation_history, not both")
+        return self
+
+    @property
+    def inherits_history(self) -> bool:
+        return self.history in ("latest", "relevant") or super().inherits_history
+
+    def policy(self, presets: HandOffPresets) -> HistoryPolicy:
+        policy = super().policy(presets)
+        return policy.model_copy(update={"relevant_to": True}) if self.history == "relevant" else policy
+
+
+def read_run_task(args: object, *, handoffs: Sequence[str] | None = None) -> RunTask:
+    """Validate the arguments of `run_task` in a session that may hand over to these agents; `None`: to any.
+
+    Raises `RejectedError`, which names the field.
+    """
+    try:
+        request = RunTask.model_validate(args)
+    except ValidationError as error:
+        raise rejection_for(error) from None
+    if handoffs is not None and request.agent not in (handoffs or (None,)):
+        allowed = f"must be {' or '.join(handoffs)}" if handoffs else "this session has none to hand over to"
+        raise RejectedError("invalid", f"agent: {allowed}.", field="agent")
+    return request
+
+
+def read_progress(args: object) -> ProgressReport:
+    """Validate the arguments of `report_progress`. Raises `RejectedError`, which names the field."""
+    try:
+        report = ProgressReport.model_validate(args)
+    except ValidationError as error:
+        raise rejection_for(error) from None
+    if not report.model_fields_set:
+        raise RejectedError("invalid", "Give at least one of message, percent and findings.")
+    return report

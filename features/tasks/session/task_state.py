@@ -1,4 +1,4 @@
-"""The progress of a task: reported by its agent, signalled to its parent (TSK-4, TSK-5)."""
+"""What makes a session a task, and its progress; it is signalled to its parent (TSK-1, TSK-4, TSK-5)."""
 
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
@@ -6,17 +6,103 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, JsonValue
 from pydantic_core import to_json
 
-from turnkeeper.features.tasks.session.task_input import TaskInput, TextsToCondense
-from turnkeeper.models.bounds import bound_text, encodable, is_nested_over
+from turnkeeper.features.tasks.rules.enrichment import first_prompt
+from turnkeeper.features.tasks.rules.task_context import TaskContext
+from turnkeeper.features.tasks.session.allowance import TaskAllowance
 from turnkeeper.models.errors import ErrorType
-from turnkeeper.models.limits import MAX_NESTING
-from turnkeeper.models.session.turn.turn_slot import TurnSlot
-from turnkeeper.models.transcript.conversation import SessionStatus, TurnStatus
+from turnkeeper.models.ids import ID_PATTERN
+from turnkeeper.models.limits import MAX_NESTING, Limits
+from turnkeeper.models.session.prompts import PromptSignal
+from turnkeeper.models.session.running_turn import TurnSlot
+from turnkeeper.models.settings.history_policy import HandOffPresets
+from turnkeeper.models.texts import bound_text, encodable, is_nested_over
+from turnkeeper.models.transcript.attachments import Attachment, json_bytes
+from turnkeeper.models.transcript.conversation import (
+    BlobRef,
+    CondensedTexts,
+    HandOffReport,
+    SessionStatus,
+    SubTask,
+    TaskStatus,
+    TaskValidationWarning,
+    ToolResult,
+    ToolStatus,
+    TurnStatus,
+)
 from turnkeeper.models.transcript.model_call import CompactUsage
 from turnkeeper.models.transcript.notes import history_notes
-from turnkeeper.models.transcript.task_view import CondensedTexts, SubTask, TaskStatus
-from turnkeeper.models.transcript.trajectory import BlobRef, ToolResult, ToolStatus
-from turnkeeper.models.wire import Compact, Strict
+from turnkeeper.models.wire import Compact, Items, Strict
+
+
+class TextsToCondense(Compact):
+    """The texts of a task's history that the model is to condense: `LongTexts`, in the store under the task's id."""
+
+    blob: BlobRef
+    count: int = 0
+
+
+class TaskInput(Compact):
+    """Set if the session is a task. Its first prompt is made from `context`, unless the input has a first prompt.
+
+    Any workflow can run a task as a child. With the defaults, a task ends with its answer and returns it.
+    """
+
+    context: TaskContext | None = None
+    report: HandOffReport | None = None
+    """What of the conversation that led to it is in its first prompt; `None`: that is unknown (TSK-2)."""
+    parent: str | None = Field(None, pattern=ID_PATTERN)
+    """The session that the task works for."""
+    reports: bool = False
+    """Whether the parent, which called `run_task`, gets progress signals."""
+    background: bool = False
+    """Whether the parent gets the answer by signal, instead of waiting for the workflow's result."""
+    allowance: TaskAllowance | None = None
+    """Of a task that a session has started: what it may use. `None`: the task is the root of a tree of its own."""
+    open_seconds: float | None = Field(0, ge=0, le=365 * 86_400)
+    """How long the session accepts further prompts after an answer; `None`: until somebody ends it."""
+
+    attachments: Items[Attachment] = []
+    """Of the first prompt that is made from `context`, by reference to the store (CTX-16)."""
+    to_condense: TextsToCondense | None = None
+    """What is to be condensed of the first prompt that is made from `context` (CTX-15)."""
+
+
+class TasksInput(Compact):
+    """What the input of a session has for tasks."""
+
+    task: TaskInput | None = None
+    """The task that the session is to be; its first prompt is made from the task's context."""
+    presets: HandOffPresets | None = None
+    """The operator's presets for the histories of its tasks; `None`: ours (CTX-9)."""
+
+
+def task_prompt(task: TaskInput, context: TaskContext, *, new_id: str, limits: Limits) -> PromptSignal:
+    """Return the first prompt, which is made from the task's context.
+
+    Attachments that the session would reject are left out: then the history only names them.
+    """
+    fits = json_bytes(task.attachments) <= limits.attachments_bytes
+    return PromptSignal(id=new_id, text=first_prompt(context), attachments=task.attachments if fits else [])
+
+
+MEMO_KEY = "task"
+
+DESCRIPTION_BYTES = 1_000
+"""How much of a description is in the memo."""
+
+
+class TaskNote(Compact):
+    """The part of a task's memo that describes how it was created.
+
+    `digest` is that of the request over HTTP or MCP; `None`: a session has started the task. `context` is what was
+    handed over.
+    """
+
+    digest: str | None = None
+    description: str
+    context: HandOffReport | None = None
+    warnings: list[TaskValidationWarning] = []
+
 
 MESSAGE_CHARS = 200
 FINDINGS_BYTES = 8_192
@@ -37,7 +123,7 @@ def _carriable(findings: dict[str, JsonValue]) -> Any:
 
 
 class ProgressReport(Strict):
-    """Arguments of `report_progress`. A missing field keeps its last reported value."""
+    """Arguments of `report_progress`, with their bounds. A missing field keeps its value in `TaskState`."""
 
     message: Annotated[str, Field(min_length=1, max_length=MESSAGE_CHARS), AfterValidator(_one_line)] | None = None
     percent: int | None = Field(None, ge=0, le=100)
@@ -64,7 +150,7 @@ class TaskChange(Compact):
 
 
 class TaskState(Compact):
-    """The carried state of a session that is a task."""
+    """The carried state of a session that is a task; `TaskView` is what people see of it and of its input."""
 
     percent: int | None = None
     message: str | None = None

@@ -1,12 +1,10 @@
-"""Starts a session's tasks as child workflows, and cancels them (TSK-5).
+"""What a session does for its tasks, and as a task: child workflows, and signals between their sessions (TSK-5, AGT-1).
 
 A foreground task is an ordinary child: its result becomes the result of the tool call, and it is cancelled with the
 turn. A background task outlives the run that started it; later runs of its parent only get its signals.
 
-Signals from a task to its parent session (TSK-5).
-
-At most one signal is pending, with the newest state, so a series of changes needs few signals. A pending signal
-delays continue-as-new, since Temporal would drop it.
+At most one signal to the parent is pending, with the newest state, so a series of changes needs few signals. A pending
+signal delays continue-as-new, since Temporal would drop it. What a tree may use, a task asks its root, by signal.
 """
 
 import asyncio
@@ -22,23 +20,25 @@ from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.features.tasks.activities import HandOffActivities, KeepResult, TaskTextActivities
+    from turnkeeper.features.tasks.session.allowance import Allowance, AllowanceAnswer
     from turnkeeper.features.tasks.session.new_sub_task import PreparedSubTask, PrepareSubTask
-    from turnkeeper.features.tasks.session.task_arguments import RunTask
-    from turnkeeper.features.tasks.session.task_input import DESCRIPTION_BYTES, MEMO_KEY, TaskNote
-    from turnkeeper.features.tasks.session.task_state import TaskOutcome
-    from turnkeeper.features.tasks.session_part import tasks_of
-    from turnkeeper.models.bounds import head_within
+    from turnkeeper.features.tasks.session.task import RunTask
+    from turnkeeper.features.tasks.session.task_state import DESCRIPTION_BYTES, MEMO_KEY, TaskNote, TaskOutcome
+    from turnkeeper.features.tasks.session_part import SessionTasks, tasks_of
+    from turnkeeper.models.context.model_view import head_tokens
+    from turnkeeper.models.errors import fail
     from turnkeeper.models.ids import PublicId, WorkflowId, sibling_id, tenant_of
+    from turnkeeper.models.session.budgets import Amount
     from turnkeeper.models.session.messages import SessionEnd, SessionInput
     from turnkeeper.models.session.session import Session
+    from turnkeeper.models.texts import head_within
+    from turnkeeper.models.transcript.conversation import BlobRef, HandOffReport, SubTask, ToolResult
     from turnkeeper.models.transcript.large_texts import cut_result
-    from turnkeeper.models.transcript.task_view import HandOffReport, SubTask
-    from turnkeeper.models.transcript.trajectory import BlobRef, ToolResult
     from turnkeeper.models.wire import Frozen
-    from turnkeeper.stores.temporal.new_session import initial_attributes, initial_memo, initial_summary
+    from turnkeeper.stores.temporal.search_attributes import initial_attributes, initial_memo, initial_summary
     from turnkeeper.workflows import activity_options
-    from turnkeeper.workflows.background import run_in_background
-    from turnkeeper.workflows.turn.turn_scope import check_cancelled
+    from turnkeeper.workflows.turn.turn_scope import TurnScope, check_cancelled
+    from turnkeeper.workflows.workflow_part import run_in_background
 
 WORKFLOW = "AgenticAIWorkflow"
 
@@ -200,3 +200,116 @@ class TaskReporter:
         finally:
             self.is_sending = False
         self._tasks.own.note_sent(change)
+
+
+REQUEST, GRANT = "request_allowance", "grant_allowance"
+"""Kinds of messages: of a task to its root, and the answer."""
+
+ANSWER_TOKENS = 1_000
+"""Tokens that a step is expected to need beyond its request."""
+
+
+class TurnAllowance:
+    """The tokens and cost that a turn may use, and the tasks that it may start.
+
+    A root decides itself; a task asks, and waits for the answer as long as its turn has time.
+    """
+
+    def __init__(self, scope: TurnScope) -> None:
+        self._scope = scope
+        self._session = scope.session
+        self._tasks = tasks_of(scope.session)
+
+    async def start_of(self, task_id: PublicId) -> AllowanceAnswer:
+        """Return the first portion of a task that this session starts, or why it may not be started."""
+        allowance = self._tasks.allowance
+        if allowance is None:
+            return self._tasks.register_task(task_id)
+        number = allowance.ask_to_start(task_id)
+        fallback = AllowanceAnswer(number=number, rejection=f"No task was started: {_has_ended(allowance)}")
+        return await self._answer(allowance, number) or fallback
+
+    async def draw(self) -> None:
+        """Ask the root for a larger portion if the present one is too small for the next step."""
+        allowance, used = self._tasks.allowance, self._tasks.used
+        need = self._need(used)
+        if allowance is None or not allowance.is_too_small(used, need=need):
+            return
+        if await self._answer(allowance, allowance.ask(used, need=need)) is None and allowance.used_up(used):
+            fail("budget", f"The task has used up its portion and can get no more: {_has_ended(allowance)}")
+
+    async def _answer(self, allowance: Allowance, number: int) -> AllowanceAnswer | None:
+        """Wait for the root's answer to a request; `None`: the root has ended."""
+        self._scope.check_stop()
+        try:
+            await workflow.wait_condition(
+                lambda: allowance.is_root_gone or allowance.answer_to(number) is not None,
+                timeout=self._scope.time_left(),
+                timeout_summary=f"allowance from {allowance.start.root}",
+            )
+        except TimeoutError:
+            fail("budget", f"Session {allowance.start.root}, whose budget this task shares, gives no answer.")
+        answer = allowance.answer_to(number)
+        allowance.forget(number)
+        self._scope.check_stop()
+        return answer
+
+    def _need(self, used: Amount) -> Amount:
+        """Estimate what the next step needs: the request as it is now, at the price of the steps so far."""
+        view = self._session.context.view
+        tokens = head_tokens(self._session.head) + view.estimated_tokens + ANSWER_TOKENS
+        return Amount(tokens=tokens, cost=used.cost * tokens / used.tokens if used.tokens else 0.0)
+
+
+def _has_ended(allowance: Allowance) -> str:
+    return f"session {allowance.start.root}, whose budget it shares, has ended."
+
+
+class AllowanceMail:
+    """Sends a session's requests to the root of its tree, or a root's answers.
+
+    They are sent one after the other, in order, and beside the turn: so stopping a turn loses none. A session does not
+    continue as new while one is to be sent.
+    """
+
+    def __init__(self, tasks: SessionTasks, send: Callable[[PublicId, str, Frozen], Awaitable[None]]) -> None:
+        """`send` sends a message of a kind to the tasks of another session."""
+        self._tasks = tasks
+        self._send = send
+        self._is_sending = False
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether anything is to be sent."""
+        return self._is_sending or self._has_any()
+
+    def begin(self) -> None:
+        """Send everything from now on, until this run ends."""
+        self._task = asyncio.create_task(run_in_background(self._run))
+
+    async def flush(self) -> None:
+        """Wait until everything is sent."""
+        await workflow.wait_condition(lambda: not self.is_sending)
+
+    def _has_any(self) -> bool:
+        allowance = self._tasks.allowance
+        return bool(self._tasks.accounts.outbox or (allowance and allowance.outbox))
+
+    async def _run(self) -> None:
+        accounts, allowance = self._tasks.accounts, self._tasks.allowance
+        while True:
+            await workflow.wait_condition(self._has_any)
+            self._is_sending = True
+            if accounts.outbox:
+                task_id, answer = accounts.outbox.pop(0)
+                try:
+                    await self._send(task_id, GRANT, answer)
+                except ApplicationError:  # Temporal reports an ended or unknown workflow as not found
+                    workflow.logger.info("%s has ended before it got its allowance", task_id)
+            elif allowance:
+                try:
+                    await self._send(allowance.start.root, REQUEST, allowance.outbox.pop(0))
+                except ApplicationError:
+                    allowance.is_root_gone = True
+            self._is_sending = False

@@ -1,4 +1,8 @@
-"""The tools that the session runs itself: `run_task` and `report_progress` (TSK-4, TSK-5)."""
+"""The tools that the session runs itself, `run_task` and `report_progress` (TSK-4, TSK-5), and condensing (CTX-15).
+
+The long texts of a task's history are condensed before the first model call of its first turn. They are cut already:
+while this runs, and if it fails, the prompt has the cut texts.
+"""
 
 import asyncio
 from contextlib import suppress
@@ -6,6 +10,7 @@ from typing import Any
 
 from temporalio import workflow
 from temporalio.exceptions import (
+    ActivityError,
     ApplicationError,
     CancelledError,
     ChildWorkflowError,
@@ -14,22 +19,25 @@ from temporalio.exceptions import (
 )
 
 with workflow.unsafe.imports_passed_through():
+    from turnkeeper.activities.failures import describe_failure
+    from turnkeeper.features.tasks.activities import HandOffActivities
     from turnkeeper.features.tasks.session.new_sub_task import (
+        CondenseCall,
+        CondenseOutcome,
         PreparedSubTask,
         PrepareSubTask,
         needs_activity,
         prepare_sub_task,
         sub_task_input,
     )
-    from turnkeeper.features.tasks.session.task_arguments import RunTask, read_progress, read_run_task
-    from turnkeeper.features.tasks.session.task_specs import REPORT_PROGRESS, REPORT_PROGRESS_SPEC, RUN_TASK, TASK_TOOLS
+    from turnkeeper.features.tasks.session.sub_tasks import REPORT_PROGRESS, REPORT_PROGRESS_SPEC, RUN_TASK, TASK_TOOLS
+    from turnkeeper.features.tasks.session.task import RunTask, read_progress, read_run_task
     from turnkeeper.features.tasks.session.task_state import TaskOutcome, tool_result_of
     from turnkeeper.features.tasks.session_part import FEATURE, tasks_of
-    from turnkeeper.features.tasks.workflow.allowance import TurnAllowance
-    from turnkeeper.features.tasks.workflow.condensing import condense_if_due
     from turnkeeper.features.tasks.workflow.sub_tasks import (
         SubTaskHandle,
         SubTaskRunner,
+        TurnAllowance,
         keep_result,
         prepare_in_activity,
         read_text,
@@ -37,11 +45,59 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.errors import RejectedError, TaskValidationError, TurnExitError
     from turnkeeper.models.limits import LARGE_RESULT_BYTES
     from turnkeeper.models.session.messages import SessionEnd, SessionInput, make_title
+    from turnkeeper.models.transcript.conversation import BlobRef, CondensedTexts, SubTask, ToolCall, ToolResult
     from turnkeeper.models.transcript.large_texts import fits_inline, resolve_args
     from turnkeeper.models.transcript.notes import history_notes
-    from turnkeeper.models.transcript.task_view import SubTask
-    from turnkeeper.models.transcript.trajectory import ToolCall, ToolResult
-    from turnkeeper.workflows.turn.turn_scope import TurnPart, TurnScope
+    from turnkeeper.models.wire import REASON_CHARS
+    from turnkeeper.workflows import activity_options
+    from turnkeeper.workflows.turn.turn_scope import TurnPart, TurnScope, check_cancelled, spent_usage
+
+
+async def condense_if_due(scope: TurnScope) -> None:
+    """Replace the turn's prompt by one with condensed texts, if it has texts to condense.
+
+    The usage counts towards the turn's budget. If it fails, the turn continues with the cut texts.
+    """
+    session, task = scope.session, tasks_of(scope.session).own
+    texts = task.to_condense
+    if texts is None:
+        return
+    outcome = await _outcome(scope, texts.blob)
+    session.turn_slot.add_usage(outcome.usage)
+    session.turn_slot.add_usage(outcome.spent)
+    if outcome.trouble:
+        workflow.logger.warning("Long texts of the task's history are cut, not condensed: %s", outcome.trouble)
+    reason = outcome.trouble and outcome.trouble[:REASON_CHARS]
+    task.end_condensing(
+        outcome.prompt,
+        CondensedTexts(condensed=outcome.condensed, cut=max(0, texts.count - outcome.condensed), reason=reason),
+    )
+    scope.refresh_ui()
+
+
+async def _outcome(scope: TurnScope, texts: BlobRef) -> CondenseOutcome:
+    session = scope.session
+    scope.check_stop()
+    try:
+        return await workflow.execute_activity_method(
+            HandOffActivities.condense_history,
+            CondenseCall(
+                turn=session.transcript.count,
+                texts=texts,
+                model=scope.turn.model,
+                request=session.count_request(),
+                max_bytes=scope.turn.limits.prompt_bytes,
+                **session.budgets.remaining(),
+            ),
+            start_to_close_timeout=activity_options.CONDENSE_TIMEOUT,
+            schedule_to_close_timeout=min(scope.time_left(), activity_options.CONDENSE_PATIENCE),
+            heartbeat_timeout=activity_options.HEARTBEAT_TIMEOUT,
+            retry_policy=activity_options.SUMMARY_RETRIES,
+            summary="long texts of the task's history",
+        )
+    except ActivityError as error:
+        check_cancelled(error)
+        return CondenseOutcome(trouble=describe_failure(error)[1], spent=spent_usage(error))
 
 
 NOT_PREPARED = "The history could not be ranked or condensed now: its long texts are cut, and its latest messages stay."
@@ -132,11 +188,10 @@ class TaskTurn(TurnPart):
             PrepareSubTask(task_id=task.task_id, args=args, presets=self._tasks.input.presets, now=workflow.now()),
             time_left=self._scope.time_left(),
         )
-        return prepared or self._only_cut(request)
-
-    def _only_cut(self, request: RunTask) -> PreparedSubTask:
-        prepared = prepare_sub_task(self._session, request, now=workflow.now())
-        return prepared.model_copy(update={"notes": [*prepared.notes, NOT_PREPARED]})
+        if prepared is None:
+            prepared = prepare_sub_task(self._session, request, now=workflow.now())
+            prepared = prepared.model_copy(update={"notes": [*prepared.notes, NOT_PREPARED]})
+        return prepared
 
     async def _arguments(self, call: ToolCall) -> object:
         """Return the arguments of a call, read from the store where they are large. Raises `RejectedError`."""

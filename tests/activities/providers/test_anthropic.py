@@ -28,6 +28,7 @@ from turnkeeper.activities.providers.anthropic.provider import AnthropicAccumula
 from turnkeeper.activities.providers.anthropic.request import ANSWER_TOKENS, GO_ON, encode
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.activities.providers.request_encoding import OPENING
+from turnkeeper.models.transcript.conversation import Usage
 from turnkeeper.models.transcript.model_call import (
     CallPart,
     ModelMessage,
@@ -37,7 +38,6 @@ from turnkeeper.models.transcript.model_call import (
     RequestHead,
     ToolSpec,
 )
-from turnkeeper.models.transcript.trajectory import Usage
 from turnkeeper.testing.vendor_server import Answer, Call
 
 HEAD = RequestHead(
@@ -602,7 +602,7 @@ def test_agt_3_unknown_events_are_ignored() -> None:
 async def test_agt_4_a_vendors_sdk_is_loaded_only_when_one_of_its_models_is_called() -> None:
     script = """if True:
         import sys, worker
-        from turnkeeper.activities.providers.registry import ProviderRegistry
+        from turnkeeper.activities.providers.provider import ProviderRegistry
         from turnkeeper.models.settings.settings import Settings
         providers = ProviderRegistry.from_settings(Settings(openai_chat={"base_url": "http://127.0.0.1:1/v1"}))
         for vendor in ("anthropic", "openai", "openai-chat"):

@@ -15,9 +15,9 @@ from pydantic import ValidationError
 
 from tests.vendors.anthropic_wire import KEY, MODEL, AnthropicWire, error_body, sse, stream
 from turnkeeper.activities.providers.anthropic.provider import AnthropicProvider
+from turnkeeper.activities.providers.bounded_body import MAX_EVENT_BYTES, MAX_STREAM_BYTES
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
 from turnkeeper.activities.providers.provider import Provider
-from turnkeeper.activities.providers.wire.bounded_body import MAX_EVENT_BYTES, MAX_STREAM_BYTES
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, ModelResponse, RequestHead, ToolSpec
 from turnkeeper.testing.vendor_server import BOUND, Answer, Call, Fault, Received, Reply
 
@@ -275,7 +275,7 @@ async def test_agt_9_endless_bodies_are_read_within_a_memory_limit(wire: Anthrop
 
 async def test_agt_9_an_endless_answer_is_aborted(wire: AnthropicWire, monkeypatch: pytest.MonkeyPatch) -> None:
     assert MAX_STREAM_BYTES > 10_000_000
-    monkeypatch.setattr("turnkeeper.activities.providers.wire.bounded_body.MAX_STREAM_BYTES", 100_000)
+    monkeypatch.setattr("turnkeeper.activities.providers.bounded_body.MAX_STREAM_BYTES", 100_000)
     ping = sse({"type": "weather", "told": "x" * 10_000})
     wire.script(Reply.stream([ping] * 20))
     assert (await failure(wire.provider())).error_type == "too_large"
@@ -285,7 +285,7 @@ async def test_agt_9_an_endless_answer_is_aborted(wire: AnthropicWire, monkeypat
 async def test_agt_9_each_event_has_its_own_size_limit_however_the_stream_is_split(
     wire: AnthropicWire, monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:
-    monkeypatch.setattr("turnkeeper.activities.providers.wire.bounded_body.MAX_EVENT_BYTES", 400)
+    monkeypatch.setattr("turnkeeper.activities.providers.bounded_body.MAX_EVENT_BYTES", 400)
     whole = wire.reply(WHOLE)
     assert len(b"".join(whole.chunks)) > 2_000
     with_carriage_returns = replace(whole, chunks=tuple(chunk.replace(b"\n", b"\r\n") for chunk in whole.chunks))

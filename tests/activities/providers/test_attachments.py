@@ -13,12 +13,11 @@ from tests.vendors.chat_wire import ChatWire
 from tests.vendors.golden_files import assert_golden
 from tests.vendors.media import PDF, PNG, base64_of
 from tests.vendors.responses_wire import ResponsesWire
-from turnkeeper.activities.providers.errors.vendor_words import attachment_refusal
-from turnkeeper.activities.providers.offline.model import answer
+from turnkeeper.activities.providers.offline.provider import answer
 from turnkeeper.activities.providers.protocol import AttachmentProblem, CallInfo, ModelError
 from turnkeeper.activities.providers.provider import Provider
-from turnkeeper.activities.providers.request_encoding import short_id
-from turnkeeper.activities.providers.visible_request import TEXT_ONLY, visible_request
+from turnkeeper.activities.providers.request_encoding import TEXT_ONLY, short_id, visible_request
+from turnkeeper.activities.providers.vendor_words import attachment_refusal
 from turnkeeper.models.transcript.attachments import Attachment, CodeAttachment, FileAttachment, ImageAttachment
 from turnkeeper.models.transcript.model_call import (
     CallPart,

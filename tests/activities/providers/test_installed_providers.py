@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from turnkeeper.activities.providers.registry import ProviderRegistry
+from turnkeeper.activities.providers.provider import ProviderRegistry
 from turnkeeper.api.app import create_app
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import providers, split_model
 from turnkeeper.models.settings.settings import Settings
 
 CODE = """
-from turnkeeper.activities.providers.offline.model import OfflineModel
+from turnkeeper.activities.providers.offline.provider import OfflineModel
 from turnkeeper.activities.providers.provider import Provider, Vendor
 
 class AcmeProvider(OfflineModel, Provider):

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnkeeper.activities.providers.offline.handlers import MAX_CHARS
-from turnkeeper.activities.providers.offline.model import ABILITIES, OfflineModel, answer
+from turnkeeper.activities.providers.offline.provider import ABILITIES, OfflineModel, answer
 from turnkeeper.activities.providers.protocol import CallInfo, Delta
-from turnkeeper.models.tokens import estimate_tokens
+from turnkeeper.models.texts import estimate_tokens
+from turnkeeper.models.transcript.conversation import ToolResult
 from turnkeeper.models.transcript.model_call import (
     CallPart,
     ModelMessage,
@@ -22,7 +23,6 @@ from turnkeeper.models.transcript.model_call import (
     ToolSpec,
 )
 from turnkeeper.models.transcript.notes import history_notes
-from turnkeeper.models.transcript.trajectory import ToolResult
 
 TOOLS = ("file_read", "file_list", "file_search", "file_write", "now")
 

@@ -13,16 +13,13 @@ from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
 from turnkeeper.activities.call_model import IndexNotes, ModelActivities
-from turnkeeper.activities.model_request.large_texts import LargeTexts
-from turnkeeper.activities.model_request.list_prices import ListPrices
-from turnkeeper.activities.model_request.local_context_cache import REQUESTS, CacheKey
-from turnkeeper.activities.model_request.model_client import ModelClient
-from turnkeeper.activities.providers.offline.model import ABILITIES, OfflineModel
-from turnkeeper.activities.providers.offline.provider import OfflineProvider, ScriptedModel
+from turnkeeper.activities.large_texts import LargeTexts
+from turnkeeper.activities.list_prices import ListPrices
+from turnkeeper.activities.model_client import REQUESTS, CacheKey, ModelClient
+from turnkeeper.activities.providers.offline.provider import ABILITIES, OfflineModel, OfflineProvider, ScriptedModel
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
-from turnkeeper.activities.providers.provider import Provider
-from turnkeeper.activities.providers.registry import ProviderRegistry
-from turnkeeper.activities.quick_reads import QuickReader
+from turnkeeper.activities.providers.provider import Provider, ProviderRegistry
+from turnkeeper.activities.tools import QuickReader
 from turnkeeper.models.context.model_view import digest_of
 from turnkeeper.models.transcript.model_call import (
     CallPart,
@@ -33,7 +30,7 @@ from turnkeeper.models.transcript.model_call import (
     RequestHead,
 )
 from turnkeeper.stores.blobs import Blobs
-from turnkeeper.stores.partials.in_process import InProcessCarrier
+from turnkeeper.stores.partials.factory import InProcessCarrier
 
 
 @dataclass

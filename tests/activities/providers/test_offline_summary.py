@@ -1,6 +1,6 @@
 """The offline model's summaries keep what the user said, through many of them (CTX-5)."""
 
-from turnkeeper.activities.providers.offline.model import answer
+from turnkeeper.activities.providers.offline.provider import answer
 from turnkeeper.models.context.summary import Summary, summary_message, summary_request
 from turnkeeper.models.transcript.model_call import CallPart, ModelMessage, ModelRequest, RequestHead
 

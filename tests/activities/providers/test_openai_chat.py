@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.vendors.chat_wire import MODEL, ChatWire, answer_chunks, chunk
 from tests.vendors.golden_files import assert_golden
-from turnkeeper.activities.providers.finish_reasons import UNCLEAR_ANSWER
+from turnkeeper.activities.providers.answer_fields import UNCLEAR_ANSWER
 from turnkeeper.activities.providers.openai.chat import ChatAccumulator, TextChatAccumulator
 from turnkeeper.activities.providers.openai.chat_request import (
     REASONING_TOKENS,
@@ -21,6 +21,7 @@ from turnkeeper.activities.providers.openai.chat_request import (
 )
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.activities.providers.request_encoding import OPENING, short_id
+from turnkeeper.models.transcript.conversation import Usage
 from turnkeeper.models.transcript.model_call import (
     CallPart,
     ModelMessage,
@@ -32,7 +33,6 @@ from turnkeeper.models.transcript.model_call import (
     ThinkPart,
     ToolSpec,
 )
-from turnkeeper.models.transcript.trajectory import Usage
 from turnkeeper.testing.vendor_server import Answer, Call
 
 HEAD = RequestHead(

@@ -21,9 +21,10 @@ from tests.vendors.responses_wire import (
     reasoning,
     refusal,
 )
-from turnkeeper.activities.providers.finish_reasons import UNCLEAR_ANSWER
+from turnkeeper.activities.providers.answer_fields import UNCLEAR_ANSWER
 from turnkeeper.activities.providers.openai.responses import ResponsesAccumulator, encode
 from turnkeeper.activities.providers.protocol import Delta, ModelError
+from turnkeeper.models.transcript.conversation import Usage
 from turnkeeper.models.transcript.model_call import (
     CallPart,
     ModelMessage,
@@ -35,7 +36,6 @@ from turnkeeper.models.transcript.model_call import (
     ThinkPart,
     ToolSpec,
 )
-from turnkeeper.models.transcript.trajectory import Usage
 from turnkeeper.testing.vendor_server import Answer, Call
 
 HEAD = RequestHead(

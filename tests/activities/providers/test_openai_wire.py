@@ -14,13 +14,12 @@ from pydantic import ValidationError
 from tests.vendors import chat_wire, responses_wire
 from tests.vendors.chat_wire import ChatWire, chunk
 from tests.vendors.responses_wire import ResponsesWire
-from turnkeeper.activities.providers.finish_reasons import EARLY_END, UNCLEAR_ANSWER
+from turnkeeper.activities.providers.answer_fields import EARLY_END, UNCLEAR_ANSWER
 from turnkeeper.activities.providers.openai.chat import OpenAIChatProvider
 from turnkeeper.activities.providers.openai.responses import OpenAIProvider
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
-from turnkeeper.activities.providers.provider import Provider
-from turnkeeper.activities.providers.refused_parts.sending import MAX_TRIES
-from turnkeeper.activities.providers.registry import ProviderRegistry
+from turnkeeper.activities.providers.provider import Provider, ProviderRegistry
+from turnkeeper.activities.providers.vendor_provider import MAX_TRIES
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import (
     CallPart,
@@ -29,8 +28,8 @@ from turnkeeper.models.transcript.model_call import (
     ModelResponse,
     RequestHead,
     ToolSpec,
+    left_out_text,
 )
-from turnkeeper.models.transcript.refused_parts import left_out_text
 from turnkeeper.testing.vendor_server import BOUND, Answer, Call, Fault, Reply, VendorServer
 
 WHOLE = Answer(

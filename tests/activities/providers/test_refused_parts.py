@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.vendors.apis import WIRES
+from turnkeeper.activities.providers.blamed_parts import media_at
 from turnkeeper.activities.providers.protocol import CallInfo, ModelError
-from turnkeeper.activities.providers.refused_parts.blame import media_at
-from turnkeeper.activities.providers.refused_parts.parts import RefusableApi
-from turnkeeper.activities.providers.refused_parts.sending import MAX_TRIES, MEMORY_SECONDS, RefusedParts
-from turnkeeper.activities.providers.registry import ProviderRegistry
+from turnkeeper.activities.providers.provider import ProviderRegistry
+from turnkeeper.activities.providers.refused_parts import RefusableApi
+from turnkeeper.activities.providers.vendor_provider import MAX_TRIES, MEMORY_SECONDS, RefusedParts
 from turnkeeper.models.transcript.attachments import PDF, FileAttachment, ImageAttachment
 from turnkeeper.models.transcript.model_call import (
     CallPart,
@@ -25,10 +25,10 @@ from turnkeeper.models.transcript.model_call import (
     ModelRequest,
     ModelResponse,
     ProviderState,
+    RefusedPart,
     RequestHead,
     ToolSpec,
 )
-from turnkeeper.models.transcript.refused_parts import RefusedPart
 from turnkeeper.testing.vendor_server import BOUND, Answer, Received, Reply, VendorServer
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -359,7 +359,7 @@ def test_agt_9_parameters_are_rejected_per_model_and_contents_per_session() -> N
 
 
 def test_agt_9_the_record_of_rejected_parts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnkeeper.activities.providers.refused_parts.sending.MAX_REMEMBERED", 2)
+    monkeypatch.setattr("turnkeeper.activities.providers.vendor_provider.MAX_REMEMBERED", 2)
     memory = RefusedParts(RefusableApi())
     for session in ("s1", "s2", "s3"):
         memory.learn("m", session, [part("x", "field")])

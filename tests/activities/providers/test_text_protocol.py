@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from tests.vendors.chat_wire import chunk
 from turnkeeper.activities.providers.openai.chat import TextChatAccumulator
-from turnkeeper.activities.providers.text.text_protocol import (
+from turnkeeper.activities.providers.text_protocol import (
     GRAMMAR,
     AnswerReader,
     conversation_text,
     parts_of,
     system_text,
 )
-from turnkeeper.activities.providers.text.written_answer import LeadingThought
+from turnkeeper.activities.providers.written_answer import LeadingThought
 from turnkeeper.models.replay_text.grammar import PLAIN, CallEvent, RespondEvent, ThinkEvent, render_event
 from turnkeeper.models.transcript.model_call import (
     CallPart,

@@ -18,12 +18,11 @@ from temporalio.exceptions import ApplicationError
 from tests.activities.test_failures import failed
 from tests.speed import cpu_seconds
 from turnkeeper.activities.failures import describe_failure
-from turnkeeper.activities.providers.errors.vendor_errors import error_from, should_retry_of
-from turnkeeper.activities.providers.errors.waiting_times import retry_after_of
 from turnkeeper.activities.providers.openai.responses import OpenAIProvider
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.activities.providers.provider import Vendor
 from turnkeeper.activities.providers.redaction import MAX_READ_CHARS, redact
+from turnkeeper.activities.providers.vendor_errors import error_from, retry_after_of, should_retry_of
 
 ACME = Vendor(name="acme", title="Acme", key="ACME_API_KEY", package="acme")
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.activities.providers.test_vendor_errors import anthropic, judged, openai, sentence_of
-from turnkeeper.activities.providers.errors.vendor_errors import MIN_LARGE_REQUEST
-from turnkeeper.activities.providers.finish_reasons import UNCLEAR_ANSWER
+from turnkeeper.activities.providers.answer_fields import UNCLEAR_ANSWER
+from turnkeeper.activities.providers.vendor_errors import MIN_LARGE_REQUEST
 
 Case = tuple[int, Any]
 

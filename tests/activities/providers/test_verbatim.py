@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from turnkeeper.activities.providers.answer_fields import arguments_of, join_pieces
 from turnkeeper.activities.providers.request_encoding import Block, CallIds, own_items, sendable_name
+from turnkeeper.models.transcript.conversation import BlobRef
 from turnkeeper.models.transcript.model_call import CallPart, ModelMessage, ProviderState
-from turnkeeper.models.transcript.trajectory import BlobRef
 
 CALL: Block = {"kind": "call", "id": "a"}
 

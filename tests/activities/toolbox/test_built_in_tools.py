@@ -21,8 +21,8 @@ from turnkeeper.activities.toolbox.built_in import ResultLimits, built_in_tools,
 from turnkeeper.activities.toolbox.tool_server import ToolServer
 from turnkeeper.activities.toolbox.toolbox import Toolbox
 from turnkeeper.activities.toolbox.workspace import MAX_READ_BYTES, Workspace
+from turnkeeper.models.transcript.conversation import ToolStatus
 from turnkeeper.models.transcript.model_call import QUICK_READS, ToolInvocation
-from turnkeeper.models.transcript.trajectory import ToolStatus
 
 NOW = datetime(2026, 11, 20, 23, 30, tzinfo=UTC)
 SPECS_DIGEST = "f2e55ce87904b471921c0a6cb5cc83946604e396ed90c60c00a1315acba27740"

@@ -17,8 +17,8 @@ from turnkeeper.activities.toolbox.toolbox import Toolbox
 from turnkeeper.activities.toolbox.workspace import MAX_WRITE_BYTES
 from turnkeeper.models.session.approvals import CHANGE_BYTES
 from turnkeeper.models.session.file_changes import NO_LINE_END, unified_diff
+from turnkeeper.models.transcript.conversation import FileChange, ToolResult
 from turnkeeper.models.transcript.model_call import FILE_WRITERS, ToolInvocation
-from turnkeeper.models.transcript.trajectory import FileChange, ToolResult
 
 OLD = "".join(f"line {number}\n" for number in range(1, 41))
 NEW = OLD.replace("line 7\n", "line seven\n").replace("line 30\n", "") + "line 41\n"

@@ -15,11 +15,11 @@ from tests.servers import over_http
 from tests.waiting import BOUND, until
 from turnkeeper.activities.toolbox import server_connection
 from turnkeeper.activities.toolbox.foreign_messages import MAX_MESSAGE_BYTES, NOT_SENT
-from turnkeeper.activities.toolbox.http_server import HttpServer, SseServer
 from turnkeeper.activities.toolbox.tool_server import ToolServer
 from turnkeeper.activities.toolbox.toolbox import Toolbox
+from turnkeeper.activities.toolbox.transports import HttpServer, SseServer
+from turnkeeper.models.transcript.conversation import ToolResult
 from turnkeeper.models.transcript.model_call import ToolInvocation
-from turnkeeper.models.transcript.trajectory import ToolResult
 from turnkeeper.ops.local.logs import set_levels
 
 

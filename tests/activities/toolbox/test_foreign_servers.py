@@ -15,14 +15,14 @@ from mcp_types import CONNECTION_CLOSED, PARSE_ERROR, REQUEST_TIMEOUT
 
 from tests.servers import odd
 from tests.waiting import BOUND, until
-from turnkeeper.activities.toolbox import foreign_messages, server_connection, stdio_server
+from turnkeeper.activities.toolbox import foreign_messages, server_connection, transports
 from turnkeeper.activities.toolbox.foreign_messages import NOT_SENT
 from turnkeeper.activities.toolbox.schemas import argument_errors
 from turnkeeper.activities.toolbox.toolbox import Toolbox, build_toolbox
 from turnkeeper.activities.tools import ServerLostError
 from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.conversation import ToolResult
 from turnkeeper.models.transcript.model_call import ToolInvocation
-from turnkeeper.models.transcript.trajectory import ToolResult
 
 ODD = Path(odd.__file__)
 
@@ -226,7 +226,7 @@ async def test_agt_7_a_hanging_server_is_killed_with_its_process_group_and_repla
         await until(lambda: not toolbox._connections["a"]._link.is_usable)
         assert await pid_of(toolbox) != first
         await until(lambda: not is_running(first) and not is_running(grandchild))
-        monkeypatch.setattr(stdio_server, "END_SECONDS", 0.1)  # for the other one, which is as stubborn
+        monkeypatch.setattr(transports, "END_SECONDS", 0.1)  # for the other one, which is as stubborn
 
 
 async def test_agt_7_a_hanging_server_has_limited_time_to_answer_its_other_calls(monkeypatch):

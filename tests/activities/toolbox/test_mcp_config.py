@@ -15,8 +15,8 @@ from turnkeeper.models.settings.mcp_config import (
     load_foreign_servers,
 )
 from turnkeeper.models.settings.settings import Settings, SettingsError
+from turnkeeper.models.transcript.conversation import ToolResult
 from turnkeeper.models.transcript.model_call import ToolInvocation
-from turnkeeper.models.transcript.trajectory import ToolResult
 
 SECRET = "hunter2"
 COMMENT = f"# {SECRET}"

@@ -28,7 +28,7 @@ from turnkeeper.models.transcript.attachments import (
     FileAttachment,
     ImageAttachment,
 )
-from turnkeeper.models.transcript.trajectory import ToolResult
+from turnkeeper.models.transcript.conversation import ToolResult
 
 IMAGE = base64_of(PNG)
 

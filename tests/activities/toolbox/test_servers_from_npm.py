@@ -13,8 +13,8 @@ from tests.vendors.environment import next_turn, vendor_environment
 from tests.waiting import BOUND
 from turnkeeper.activities.toolbox.toolbox import Toolbox, build_toolbox
 from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.conversation import ToolResult
 from turnkeeper.models.transcript.model_call import ToolInvocation
-from turnkeeper.models.transcript.trajectory import ToolResult
 from turnkeeper.testing.vendor_server import Answer, Call
 
 EVERYTHING: dict[str, tuple[dict[str, object], str]] = {

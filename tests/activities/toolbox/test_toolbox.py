@@ -37,8 +37,8 @@ from turnkeeper.activities.toolbox.built_in import built_in_tools
 from turnkeeper.activities.toolbox.tool_server import ToolServer
 from turnkeeper.activities.toolbox.toolbox import IDEMPOTENCY_KEY, Toolbox
 from turnkeeper.activities.tools import ServerLostError, ToolSource
+from turnkeeper.models.transcript.conversation import ToolResult
 from turnkeeper.models.transcript.model_call import ToolInvocation, ToolSpec
-from turnkeeper.models.transcript.trajectory import ToolResult
 
 READ_ONLY = ToolAnnotations(read_only_hint=True)
 IDEMPOTENT = ToolAnnotations(idempotent_hint=True)

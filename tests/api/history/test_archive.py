@@ -37,7 +37,7 @@ from tests.waiting import BOUND, run_other_tasks, until
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.messages import SessionInput, deletion_id
 from turnkeeper.models.settings.settings import AuthSettings, Settings
-from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.conversation import ConversationMessage, ToolResult
 from turnkeeper.models.transcript.model_call import (
     CallPart,
     ModelResponse,
@@ -47,12 +47,11 @@ from turnkeeper.models.transcript.model_call import (
     ToolInvocation,
 )
 from turnkeeper.models.transcript.partial_output import PartialOutput
-from turnkeeper.models.transcript.trajectory import ToolResult
 from turnkeeper.stores.archive import Archive, ArchivedTurn
 from turnkeeper.stores.blobs import Blobs, opaque_owner
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.database.tables import METADATA
-from turnkeeper.stores.partials.in_process import InProcessCarrier
+from turnkeeper.stores.partials.factory import InProcessCarrier
 from turnkeeper.stores.stores import Stores
 from turnkeeper.worker import own_build_id
 from turnkeeper.workflows import activity_options

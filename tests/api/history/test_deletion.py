@@ -18,7 +18,7 @@ from tests.api.waits import until_not
 from tests.features.copies.record import EXPORTS
 from tests.harness import Environment, environment
 from tests.waiting import until
-from turnkeeper.api.history.deletion import SessionDeleter
+from turnkeeper.api.history.ended_sessions import SessionDeleter
 from turnkeeper.models.session.messages import DeletionOrder, DeletionProgress, SessionInput, deletion_id
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.stores.archive import ArchivedTurn

@@ -21,7 +21,7 @@ from tests.api.waits import until_status
 from tests.harness import FAILING_TASK_SECONDS, SLACK, DrivenSession, Environment, fail_workflow_tasks
 from tests.speed import cpu_seconds
 from turnkeeper.api.bodies import StartSession
-from turnkeeper.api.http.problem_responses import install_problem_handlers
+from turnkeeper.api.http.responses import install_problem_handlers
 from turnkeeper.api.routes.page import page_files
 from turnkeeper.models.session.messages import Configure
 

@@ -18,7 +18,7 @@ from temporalio.client import Client
 from tests.api.conftest import served
 from tests.harness import BOUND, TASK_SECONDS, Environment
 from tests.waiting import until
-from turnkeeper.api.http.bounded_connections import DEFAULT_BOUNDS, MAX_HEAD_BYTES, BoundedConfig, ConnectionBounds
+from turnkeeper.api.http.server import DEFAULT_BOUNDS, MAX_HEAD_BYTES, BoundedConfig, ConnectionBounds
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.settings.settings import Settings
 

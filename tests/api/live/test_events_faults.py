@@ -44,7 +44,7 @@ from turnkeeper.models.session.messages import UpdatesRequest
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.blobs import Blobs
 from turnkeeper.stores.database.database import StoreUnavailableError
-from turnkeeper.stores.partials.in_process import InProcessCarrier
+from turnkeeper.stores.partials.factory import InProcessCarrier
 from turnkeeper.stores.temporal.payload_converter import DATA_CONVERTER
 
 

@@ -8,8 +8,7 @@ from tests.stores.builders import turn
 from turnkeeper.api.live.feed import FIRST_EXCERPT_SECONDS, MAX_EXCERPT_SECONDS, UpdateEvent, _Watcher
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.messages import UpdatesRequest
-from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationUpdate
-from turnkeeper.models.transcript.trajectory import BlobRef
+from turnkeeper.models.transcript.conversation import BlobRef, ConversationMessage, ConversationUpdate
 
 
 def excerpt_of(number: int) -> ConversationMessage:

@@ -14,10 +14,10 @@ from tests.api.live.watching import Watcher, idle_after
 from tests.harness import BOUND, UNASKED, DrivenSession, Environment, asks, says
 from tests.servers import odd
 from tests.servers.from_registries import everything_server
-from turnkeeper.activities import tool_progress
 from turnkeeper.activities.toolbox.toolbox import Toolbox, build_toolbox
+from turnkeeper.activities.tools import MIN_PAUSE_SECONDS
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.models.transcript.trajectory import ModelStep, ToolResult
+from turnkeeper.models.transcript.conversation import ModelStep, ToolResult
 
 ODD = {"command": sys.executable, "args": ["-I", str(Path(odd.__file__))]}
 
@@ -131,7 +131,7 @@ async def test_agt_7_a_flood_of_progress_costs_four_events_a_second(
         await watcher.until_in(events, lambda so_far: f"{count - 1:,} of 20,000" in str(progress_of(so_far)[-1:]))
         (tmp_path / "done").touch()
         await watcher.until_in(events, idle_after(1))
-    assert len(progress_of(watcher)) <= 2 + (clock() - started_at) / tool_progress.MIN_PAUSE_SECONDS
+    assert len(progress_of(watcher)) <= 2 + (clock() - started_at) / MIN_PAUSE_SECONDS
     assert watcher.answers == ["Done."]
 
 

@@ -21,8 +21,8 @@ from turnkeeper.api.temporal import watch
 from turnkeeper.api.temporal.session_reader import REJECTED_UPDATE
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.stores.partials.in_process import InProcessCarrier
-from turnkeeper.stores.version_counter import VersionCounter
+from turnkeeper.stores.partials.factory import InProcessCarrier
+from turnkeeper.stores.waiting import VersionCounter
 from turnkeeper.workflows import activity_options
 
 

@@ -23,7 +23,7 @@ from tests.api.waits import until_not, until_status
 from tests.harness import BOUND, SLACK, Environment, environment, patient, product, says
 from turnkeeper.api.temporal.admission import MAX_BYTES, MAX_UNANSWERED_PROMPTS
 from turnkeeper.api.timeouts import Timeouts
-from turnkeeper.models.session.queue.prompts import Fate
+from turnkeeper.models.session.prompts import Fate
 
 TEXT_CHARS = 99_000
 """The length of a long prompt that a gateway accepts."""

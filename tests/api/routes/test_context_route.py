@@ -11,8 +11,8 @@ from tests.harness import DrivenSession, Environment, asks, broken, heal, says
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.models.replay_text.grammar import ReplayEvent, RespondEvent, ThinkEvent, UserEvent, parse_replay
 from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.transcript.conversation import ToolResult
 from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, RespondPart, ThinkPart, ToolInvocation
-from turnkeeper.models.transcript.trajectory import ToolResult
 
 LONG_TURNS = SessionInput.model_validate({"limits": {**LIMITS, "max_steps": 1_000, "max_tool_calls": 5_000}})
 
@@ -219,7 +219,7 @@ async def test_api_2_the_context_of_an_unknown_session_is_a_404(shared_http: Asy
 async def test_ctx_12_the_history_fills_its_size_limit(
     shared_http: AsyncClient, long_chat: DrivenSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.api.history.replay_text.HISTORY_BYTES", 20_000)
+    monkeypatch.setattr("turnkeeper.api.history.transcript_reader.HISTORY_BYTES", 20_000)
     answer = await get(shared_http, long_chat, max_history=0)
     assert 10_000 < len(answer.text) < 25_000
     assert answer.text.startswith("=== HISTORY ===\n(showing last ")

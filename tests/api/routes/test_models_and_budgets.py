@@ -8,7 +8,7 @@ from httpx import AsyncClient
 
 from tests.api.routes.test_conversation_routes import finished, fresh
 from tests.harness import Environment, asks, says
-from turnkeeper.models.transcript.trajectory import Usage
+from turnkeeper.models.transcript.conversation import Usage
 
 
 async def model_of(http: AsyncClient, **start: str) -> str:

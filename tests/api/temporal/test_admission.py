@@ -10,7 +10,7 @@ from turnkeeper.api.temporal.admission import Admission
 from turnkeeper.api.temporal.watch import Watch
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.ids import WorkflowId
-from turnkeeper.models.session.queue.prompts import PromptSignal
+from turnkeeper.models.session.prompts import PromptSignal
 
 SESSION = WorkflowId("s1")
 COMPLETED = HistoryEvent(event_type=EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED)

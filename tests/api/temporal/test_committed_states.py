@@ -49,11 +49,11 @@ from turnkeeper.api.temporal.commits import CommitChecker, WorkflowTasks, newest
 from turnkeeper.api.temporal.temporal_calls import STUCK_ATTEMPTS
 from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.api.timeouts import Timeouts
-from turnkeeper.models.as_of import AsOf, WorkflowTaskStart
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationState
-from turnkeeper.stores.partials.in_process import InProcessCarrier
+from turnkeeper.models.wire import AsOf, WorkflowTaskStart
+from turnkeeper.stores.partials.factory import InProcessCarrier
 
 OBSERVED_SECONDS = 6.0
 

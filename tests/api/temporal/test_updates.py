@@ -14,7 +14,7 @@ from tests.api.conftest import SessionRequests
 from tests.api.live.test_events import started
 from tests.api.temporal.test_committed_states import gateway_alone, polled_workflow_task
 from tests.harness import BOUND, environment, patient
-from turnkeeper.stores.partials.in_process import InProcessCarrier
+from turnkeeper.stores.partials.factory import InProcessCarrier
 
 
 @dataclass

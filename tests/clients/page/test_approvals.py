@@ -5,8 +5,8 @@ from playwright.async_api import expect
 from tests.clients.page.tab import Tab
 from tests.clients.page.test_sessions import started
 from tests.harness import Environment, asks, says
+from turnkeeper.models.transcript.conversation import FileChange
 from turnkeeper.models.transcript.model_call import ToolInvocation, ToolSpec
-from turnkeeper.models.transcript.trajectory import FileChange
 
 UNSEEN = "\u202eolleh\u202c \u200bü🙂\u2028\x85\U000e0041\u3164"
 UNSEEN_SHOWN = "<U+202E>olleh<U+202C> <U+200B>ü🙂<U+2028><U+0085><U+E0041><U+3164>"

@@ -9,8 +9,8 @@ from tests.clients.page.tab import Tab, http_client
 from tests.harness import Environment, asks, says
 from tests.vendors.media import PNG
 from turnkeeper.models.transcript.attachments import FileAttachment, ImageAttachment
+from turnkeeper.models.transcript.conversation import ToolResult
 from turnkeeper.models.transcript.model_call import ToolInvocation
-from turnkeeper.models.transcript.trajectory import ToolResult
 
 COPY_A_PICTURE = """async () => {
   const canvas = document.createElement("canvas");

@@ -8,8 +8,8 @@ from playwright.async_api import Route, expect
 from tests.clients.page.tab import Tab, http_client
 from tests.harness import Environment, Gate, asks, says
 from turnkeeper.activities.providers.protocol import Delta, ModelError
+from turnkeeper.models.transcript.conversation import ToolResult, Usage
 from turnkeeper.models.transcript.model_call import ModelResponse, RespondPart, ThinkPart
-from turnkeeper.models.transcript.trajectory import ToolResult, Usage
 
 
 def gated_answer(*before: Delta, then: str) -> tuple[Gate, list[object]]:

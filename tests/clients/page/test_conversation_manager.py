@@ -14,12 +14,12 @@ from playwright.async_api import Page
 from tests.client import Client
 from tests.clients.page.tab import Tab
 from tests.models.builders import asks, at, complete_turn, fail_turn, says, send, session
-from turnkeeper.models.session.archive.archive_moves import next_move
+from turnkeeper.models.session.archive_moves import next_move
 from turnkeeper.models.session.messages import UpdatesRequest
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.views import updates_of
+from turnkeeper.models.transcript.conversation import ToolCall, ToolResult
 from turnkeeper.models.transcript.partial_output import PartialOutput, PartialPart, growth
-from turnkeeper.models.transcript.trajectory import ToolCall, ToolResult
 
 PAGE_MANAGER = """async () => {
   const path = new URL("conversation/conversation_manager.js", document.scripts[0].src);

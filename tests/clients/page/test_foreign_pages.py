@@ -12,7 +12,7 @@ from playwright.async_api import Browser, Page, Route
 from tests.clients.page.conftest import launched
 from tests.clients.page.tab import http_client
 from tests.harness import BOUND, Environment, asks
-from turnkeeper.api.http.origin_check import EXEMPT_PATHS
+from turnkeeper.api.http.limits import EXEMPT_PATHS
 from turnkeeper.api.routes.page import page_files
 from turnkeeper.models.transcript.model_call import ToolSpec
 

@@ -5,8 +5,8 @@ from playwright.async_api import expect
 from tests.clients.page.tab import Tab
 from tests.harness import Environment, Gate, says
 from turnkeeper.activities.providers.protocol import Delta, ModelError
+from turnkeeper.models.transcript.conversation import ToolResult
 from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, RespondPart, ThinkPart
-from turnkeeper.models.transcript.trajectory import ToolResult
 
 ATTACKS = """<script>window.hacked = 1</script>
 <img src="https://evil.example/x.png" onerror="window.hacked = 2">

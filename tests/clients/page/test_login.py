@@ -17,9 +17,8 @@ from tests.clients.page.tab import Tab
 from tests.features.access.auth.matrix import Column, key_of
 from tests.harness import Environment, asks, says
 from turnkeeper.api.timeouts import Timeouts
-from turnkeeper.features.access.auth.api_keys import ApiKeys
-from turnkeeper.features.access.auth.logins import Logins
-from turnkeeper.models.roles import ROLES
+from turnkeeper.features.access.tables import ApiKeys, Logins
+from turnkeeper.models.http_responses import ROLES
 from turnkeeper.models.settings.settings import AuthSettings, Settings
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.stores import Stores

@@ -11,8 +11,8 @@ from tests.clients.page.tab import Tab
 from tests.clients.terminal.conftest import Chat, chat, run_chat
 from tests.features.mcp.client import McpClient, in_own_task, mcp_client
 from tests.harness import Environment, asks, says
+from turnkeeper.models.transcript.conversation import FileChange
 from turnkeeper.models.transcript.model_call import ToolInvocation, ToolSpec
-from turnkeeper.models.transcript.trajectory import FileChange
 
 __all__ = ["chat"]
 

@@ -11,8 +11,8 @@ from tests.clients.page.test_accessibility import MOTION_ENDS
 from tests.clients.page.test_sessions import started
 from tests.harness import Environment, Gate, asks, says
 from tests.waiting import until
+from turnkeeper.models.transcript.conversation import ToolResult
 from turnkeeper.models.transcript.model_call import ToolInvocation
-from turnkeeper.models.transcript.trajectory import ToolResult
 
 WINDOWS: list[ViewportSize] = [
     {"width": 1920, "height": 1080},

@@ -3,6 +3,7 @@
 import asyncio
 import re
 
+import pytest
 from playwright.async_api import Route, expect
 
 from tests.clients.page.tab import Tab, http_client
@@ -62,3 +63,16 @@ async def test_api_5_a_session_list_that_cannot_be_loaded_is_not_shown_as_empty(
     await tab.open("never-started")  # which shows the list again
     await expect(tab.page.locator("#session-title")).to_have_text("Session not found")
     await expect(note).to_have_text("Can't load sessions. Trying again.")
+
+
+@pytest.mark.parametrize("status", [404, 405])
+async def test_api_5_a_gateway_without_the_feature_listing_is_said_to_list_nothing(tab: Tab, status: int) -> None:
+    tab.may_be_cut_off = True  # the browser notes the status
+
+    async def refuse(route: Route) -> None:
+        await route.fulfill(status=status, json={"type": "about:blank", "detail": "No."})
+
+    await tab.page.route(LIST, refuse)
+    await tab.open()
+    await expect(tab.page.locator("#sessions-note")).to_have_text("This gateway doesn't list sessions.")
+    await expect(tab.page.locator("#search")).to_be_hidden()

@@ -18,10 +18,21 @@ from tests.clients.conftest import gateway_settings
 from tests.harness import BOUND, FAILING_TASK_SECONDS, Environment, Gate, asks, fail_workflow_tasks, says
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import Delta, ModelError
-from turnkeeper.clients.python.conversation import Conversation, Cursor
-from turnkeeper.clients.python.errors import GatewayProblemError, GatewayUnreachableError, GatewayUnreadableError
-from turnkeeper.clients.python.events import ConnectionLostEvent, Event, PartialEvent, QueueEvent, UpdateEvent
+from turnkeeper.clients.python.conversation import (
+    ConnectionLostEvent,
+    Conversation,
+    Cursor,
+    Event,
+    PartialEvent,
+    QueueEvent,
+    UpdateEvent,
+)
 from turnkeeper.clients.python.gateway import GatewayClient
+from turnkeeper.clients.python.request_sender import (
+    GatewayProblemError,
+    GatewayUnreachableError,
+    GatewayUnreadableError,
+)
 from turnkeeper.models.session.messages import Configure
 from turnkeeper.models.transcript.model_call import ToolSpec
 

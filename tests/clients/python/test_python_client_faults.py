@@ -10,16 +10,15 @@ import httpx2
 import pytest
 
 from tests.waiting import BOUND, run_other_tasks
-from turnkeeper.clients.python.conversation import Conversation
-from turnkeeper.clients.python.errors import (
+from turnkeeper.clients.python.conversation import ConnectionLostEvent, Conversation, Event, UpdateEvent
+from turnkeeper.clients.python.gateway import GatewayClient
+from turnkeeper.clients.python.request_sender import (
     GatewayError,
     GatewayProblemError,
     GatewayUnreachableError,
     GatewayUnreadableError,
 )
-from turnkeeper.clients.python.events import ConnectionLostEvent, Event, UpdateEvent
-from turnkeeper.clients.python.gateway import GatewayClient
-from turnkeeper.models.session.queue.prompts import QueuedPrompt
+from turnkeeper.models.session.prompts import QueuedPrompt
 from turnkeeper.models.transcript.conversation import ConversationUpdate
 
 SSE = {"content-type": "text/event-stream"}

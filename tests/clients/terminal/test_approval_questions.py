@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic_core import to_json
 
-from turnkeeper.clients.terminal.interactive import approval_questions
-from turnkeeper.clients.terminal.interactive.approval_questions import ApprovalQuestions
+from turnkeeper.clients.terminal.interactive import chat_session as approval_questions
+from turnkeeper.clients.terminal.interactive.chat_session import ApprovalQuestions
 from turnkeeper.models.session.approvals import PendingApproval
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

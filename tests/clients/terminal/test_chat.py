@@ -9,7 +9,7 @@ from tests.clients.terminal.terminal import Terminal, terminal_with
 from tests.harness import Environment, Gate, asks, says
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.clients.python.gateway import GatewayClient
-from turnkeeper.models.transcript.trajectory import ToolResult
+from turnkeeper.models.transcript.conversation import ToolResult
 
 
 def closed() -> Gate:

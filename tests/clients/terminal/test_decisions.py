@@ -4,8 +4,8 @@ import pytest
 
 from tests.clients.terminal.conftest import Chat
 from tests.harness import Environment, Gate, asks, says
+from turnkeeper.models.transcript.conversation import ToolResult
 from turnkeeper.models.transcript.model_call import ToolSpec
-from turnkeeper.models.transcript.trajectory import ToolResult
 
 KEYS = "[y]es once / [a]lways in this session / [n]o + reason"
 

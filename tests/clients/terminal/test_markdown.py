@@ -4,8 +4,8 @@ import pytest
 from markdown_it.rules_block import StateBlock
 
 from turnkeeper.clients.terminal.interactive import renderer
-from turnkeeper.clients.terminal.interactive.markdown import ChatMarkdown
-from turnkeeper.clients.terminal.interactive.terminal_style import TerminalStyle
+from turnkeeper.clients.terminal.interactive.renderer import ChatMarkdown
+from turnkeeper.clients.terminal.interactive.screen import TerminalStyle
 from turnkeeper.models.texts import formulas
 
 

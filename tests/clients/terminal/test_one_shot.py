@@ -12,8 +12,7 @@ from tests.clients.terminal.conftest import plain_env, run_chat
 from tests.clients.terminal.terminal import turnkeeper_terminal
 from tests.harness import Environment, Gate, asks, says
 from turnkeeper.activities.providers.protocol import Delta, ModelError
-from turnkeeper.clients.python.conversation import Conversation
-from turnkeeper.clients.python.events import UpdateEvent
+from turnkeeper.clients.python.conversation import Conversation, UpdateEvent
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.clients.terminal.one_shot import OneShotPrompt
 from turnkeeper.models.transcript.model_call import ToolSpec

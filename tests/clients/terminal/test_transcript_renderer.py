@@ -7,12 +7,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from tests.models.builders import NOW, answer_turn, asks, at, complete_turn, fail_turn, says, send, session
 from turnkeeper.clients.python.conversation import Conversation
-from turnkeeper.clients.terminal.interactive.terminal_style import TerminalStyle
-from turnkeeper.clients.terminal.interactive.transcript_renderer import TranscriptRenderer
+from turnkeeper.clients.terminal.interactive.chat_session import TranscriptRenderer
+from turnkeeper.clients.terminal.interactive.screen import TerminalStyle
 from turnkeeper.models.session.messages import StateRequest, UpdatesRequest
 from turnkeeper.models.session.views import state_of, updates_of
-from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.trajectory import ToolCall, ToolResult
+from turnkeeper.models.transcript.conversation import ConversationMessage, ToolCall, ToolResult
 
 
 class Printed:

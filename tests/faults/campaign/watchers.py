@@ -8,10 +8,9 @@ from tests.faults.campaign.calls import Calls
 from tests.faults.campaign.evidence import Copy, Log
 from tests.faults.campaign.law import FINAL_STATUSES, LawfulCopy, PartialAnswers
 from tests.waiting import pass_time
-from turnkeeper.clients.python.conversation import Conversation
-from turnkeeper.clients.python.errors import GatewayError
-from turnkeeper.clients.python.events import PartialEvent, UpdateEvent
+from turnkeeper.clients.python.conversation import Conversation, PartialEvent, UpdateEvent
 from turnkeeper.clients.python.gateway import GatewayClient
+from turnkeeper.clients.python.request_sender import GatewayError
 
 LEAVES = 0.01
 """Share of the events after which a watcher closes its connection and opens another one."""

@@ -16,9 +16,8 @@ from tests.waiting import until
 from turnkeeper.models.context.summary import INSTRUCTION
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.attachments import ImageAttachment
-from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.conversation import ConversationMessage, ToolResult
 from turnkeeper.models.transcript.model_call import ToolInvocation, ToolSpec
-from turnkeeper.models.transcript.trajectory import ToolResult
 
 AT_ONCE = 8
 """Rows that are played at once in one process."""

@@ -22,7 +22,7 @@ from tests.faults.team_day.by_terminal import TerminalPerson
 from tests.faults.team_day.evidence import Evidence
 from tests.faults.team_day.people import TENANTS, Person, Tenant
 from tests.faults.team_day.services import Services, ServicesError
-from turnkeeper.features.access.auth.api_keys import ApiKeys
+from turnkeeper.features.access.tables import ApiKeys
 from turnkeeper.stores.stores import Stores
 
 PAGE_PERSON, TERMINAL_PERSON = 4, 5

@@ -3,7 +3,7 @@
 import secrets
 from dataclasses import dataclass, field
 
-from turnkeeper.models.roles import Role
+from turnkeeper.models.http_responses import Role
 
 TENANTS = ("", "acme", "globex")
 

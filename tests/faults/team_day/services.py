@@ -23,10 +23,9 @@ from tests.stores.test_compose import COMPOSE, run_job
 from tests.waiting import until
 from turnkeeper.clients.terminal.command_options import Gateway
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.ops.local.ports import LOOPBACK
-from turnkeeper.ops.local.processes import Program
+from turnkeeper.ops.local.dev_server import find_binary
+from turnkeeper.ops.local.processes import LOOPBACK, Program
 from turnkeeper.ops.local.supervisor import own_command
-from turnkeeper.ops.local.temporal_binary import find_binary
 from turnkeeper.stores.temporal import search_attributes
 
 START_SECONDS = 120.0

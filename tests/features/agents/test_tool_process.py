@@ -14,8 +14,8 @@ from turnkeeper.activities.toolbox.toolbox import Toolbox
 from turnkeeper.features.agents.versions import AgentVersions
 from turnkeeper.features.agents.worker import WORKER, tool_server
 from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.conversation import ToolResult
 from turnkeeper.models.transcript.model_call import ToolInvocation
-from turnkeeper.models.transcript.trajectory import ToolResult
 from turnkeeper.stores.stores import Stores
 
 SHOP = """

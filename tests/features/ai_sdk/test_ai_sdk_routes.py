@@ -24,9 +24,13 @@ from turnkeeper.api.live.feed import Event, ProblemEvent, UpdateFeed
 from turnkeeper.api.problems import problem
 from turnkeeper.api.roles import MAX_BODY_BYTES, MAX_HISTORY_BYTES
 from turnkeeper.api.timeouts import Timeouts
+from turnkeeper.features.ai_sdk.gateway import (
+    DECISION_AWAITED_NOTICE,
+    DECISION_UNUSED_NOTICE,
+    SILENT_WORKER_NOTICE,
+    TurnStream,
+)
 from turnkeeper.features.ai_sdk.messages import PostChat
-from turnkeeper.features.ai_sdk.routes import DECISION_UNUSED_NOTICE
-from turnkeeper.features.ai_sdk.streams import DECISION_AWAITED_NOTICE, SILENT_WORKER_NOTICE, TurnStream
 from turnkeeper.features.ai_sdk.turn_chunks import TurnChunks
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ToolSpec

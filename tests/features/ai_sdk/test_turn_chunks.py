@@ -15,11 +15,9 @@ from turnkeeper.features.ai_sdk.turn_chunks import ClientState, TurnChunks, answ
 from turnkeeper.models.ids import call_id
 from turnkeeper.models.session.approvals import ResolveApproval
 from turnkeeper.models.session.session import Session
-from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, RespondPart, ThinkPart
-from turnkeeper.models.transcript.partial_output import PartialGrowth, PartialOutput, PartialPart, growth
-from turnkeeper.models.transcript.trajectory import (
+from turnkeeper.models.transcript.conversation import (
     BlobRef,
+    ConversationMessage,
     ModelStep,
     ToolCall,
     ToolResult,
@@ -27,6 +25,8 @@ from turnkeeper.models.transcript.trajectory import (
     Usage,
     UserStep,
 )
+from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, RespondPart, ThinkPart
+from turnkeeper.models.transcript.partial_output import PartialGrowth, PartialOutput, PartialPart, growth
 
 TURN = "p1"
 Parts = Sequence[tuple[Literal["think", "respond", "call"], str]]

@@ -12,8 +12,8 @@ from tests.harness import DrivenSession, Environment, asks, says
 from tests.waiting import until
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.transcript.conversation import ToolResult
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolInvocation
-from turnkeeper.models.transcript.trajectory import ToolResult
 from turnkeeper.stores.blobs import attachments_owner
 
 PICTURE = b"\x89PNG\r\n\x1a\n" + b"\0" * 9_000

@@ -32,8 +32,8 @@ from tests.harness import DrivenSession, Environment, environment
 from tests.waiting import BOUND, until
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.timeouts import Timeouts
-from turnkeeper.clients.python.errors import GatewayProblemError
 from turnkeeper.clients.python.gateway import GatewayClient
+from turnkeeper.clients.python.request_sender import GatewayProblemError
 from turnkeeper.features.copies.activities import CopyActivities
 from turnkeeper.features.copies.copying import MAX_IMPORTS, PART_BYTES, SessionCopier
 from turnkeeper.features.copies.document.reading import BYTES_PER_VALUE
@@ -41,7 +41,7 @@ from turnkeeper.models.ids import WorkflowId
 from turnkeeper.stores.archive import Archive
 from turnkeeper.stores.blobs import Blobs, attachments_owner, document_owner
 from turnkeeper.stores.database.database import StoreUnavailableError
-from turnkeeper.stores.partials.in_process import InProcessCarrier
+from turnkeeper.stores.partials.factory import InProcessCarrier
 
 
 @pytest.fixture(scope="module")

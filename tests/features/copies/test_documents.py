@@ -17,8 +17,8 @@ from markdown_it import MarkdownIt
 
 from turnkeeper.features.copies.document.copied import CopiedTurns, context_through, copy_with_new_view
 from turnkeeper.features.copies.document.document import ExportedTurn
-from turnkeeper.features.copies.document.markdown import markdown_turn
 from turnkeeper.features.copies.document.reading import check_document, copy_of_document, count_values, read_document
+from turnkeeper.features.copies.exporting import markdown_turn
 from turnkeeper.models.context.model_context import ContextState
 from turnkeeper.models.context.model_view import ViewState
 from turnkeeper.models.context.summary import Summary

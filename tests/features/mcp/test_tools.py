@@ -17,7 +17,7 @@ from tests.features.mcp.client import McpClient, mcp_client
 from tests.harness import LONG_PAUSE, Environment, asks, says
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import ModelError
-from turnkeeper.features.tasks.api.task_reader import TaskReader
+from turnkeeper.features.tasks.task_reader import TaskReader
 from turnkeeper.models.transcript.model_call import ToolSpec
 
 NAMES = [

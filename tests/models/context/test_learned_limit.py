@@ -10,10 +10,9 @@ from turnkeeper.models.ids import call_id
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.views import context_of
-from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.conversation import BlobRef, ConversationMessage, ToolCall, ToolResult
 from turnkeeper.models.transcript.model_call import ModelMessage, ProviderState
 from turnkeeper.models.transcript.notes import REFUSED_PROMPT
-from turnkeeper.models.transcript.trajectory import BlobRef, ToolCall, ToolResult
 
 MODEL = "offline:"
 REFUSED_ANSWER = "[Failed: the provider refused to answer. Tools were called before: look.]"

@@ -9,9 +9,9 @@ from tests.models.builders import NOW, answer_turn, asks, complete_turn, evict, 
 from turnkeeper.models.context.model_view import digest_of
 from turnkeeper.models.ids import call_id
 from turnkeeper.models.session.session import Session
+from turnkeeper.models.transcript.conversation import INTERRUPTED_NOTE, ToolCall, ToolResult
 from turnkeeper.models.transcript.large_texts import resolve_request
 from turnkeeper.models.transcript.model_call import ModelMessage, ProviderState
-from turnkeeper.models.transcript.trajectory import INTERRUPTED_NOTE, ToolCall, ToolResult
 
 
 def run_step(target: Session, *, calls: int = 1, state: ProviderState | None = None) -> None:

@@ -10,12 +10,11 @@ from tests.models.builders import NOW, answer_turn, complete_turn, evict, fail_t
 from tests.models.context.test_model_view import run_step
 from turnkeeper.models.errors import ErrorType, TurnFailedError
 from turnkeeper.models.limits import Limits
+from turnkeeper.models.session.budgets import Budgets
 from turnkeeper.models.session.session import Session
-from turnkeeper.models.session.turn.budgets import Budgets
-from turnkeeper.models.transcript.conversation import ConversationMessage, TurnStop
+from turnkeeper.models.transcript.conversation import ConversationMessage, TurnStop, Usage
 from turnkeeper.models.transcript.model_call import SummaryOutcome
 from turnkeeper.models.transcript.notes import ending_note
-from turnkeeper.models.transcript.trajectory import Usage
 
 
 def ended(**fields: object) -> ConversationMessage:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from turnkeeper.models.context.context_report import fixed_part
-from turnkeeper.models.context.context_view import FixedPart
+from turnkeeper.models.http_responses import FixedPart
+from turnkeeper.models.session.views import fixed_part
 from turnkeeper.models.transcript.model_call import RequestHead, ToolSpec
 
 

@@ -18,11 +18,11 @@ from turnkeeper.models.context.summary import (
     summary_trouble,
 )
 from turnkeeper.models.replay_text.grammar import CallEvent, RespondEvent, ResultEvent, UserEvent, parse_replay
-from turnkeeper.models.session.archive.archive_moves import next_move, next_step_move
+from turnkeeper.models.session.archive_moves import next_move, next_step_move
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.views import context_of
+from turnkeeper.models.transcript.conversation import BlobRef, ToolCall, ToolResult
 from turnkeeper.models.transcript.model_call import CallPart, ModelMessage, SummaryOutcome, ToolSpec
-from turnkeeper.models.transcript.trajectory import BlobRef, ToolCall, ToolResult
 
 TURNS = 1_000
 """Enough turns that the messages waiting for a summary are too large to be carried."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.models import vector_cases
 from turnkeeper.models.context.view_entries import shorten_message
-from turnkeeper.models.tokens import count_chars, estimate_tokens
+from turnkeeper.models.texts import count_chars, estimate_tokens
 from turnkeeper.models.transcript.model_call import CallPart, ModelMessage
 
 TEXT = st.text('ab é😀"\\\n', max_size=12)

@@ -22,21 +22,19 @@ from tests.vendors.utterances import UTTERANCES, Utterance, utterances_of_events
 from turnkeeper.activities.providers.anthropic import request as anthropic
 from turnkeeper.activities.providers.openai import chat_request as chat
 from turnkeeper.activities.providers.openai import responses
-from turnkeeper.features.tasks.rules.hand_off import hand_off_history
-from turnkeeper.features.tasks.rules.inheritance import Inheritance, messages_in
-from turnkeeper.features.tasks.stores.bm25 import rank
+from turnkeeper.features.tasks.histories import rank
+from turnkeeper.features.tasks.rules.hand_off import Inheritance, hand_off_history, messages_in
 from turnkeeper.models.context.summary import SUMMARY_MARK, summary_request
 from turnkeeper.models.errors import ErrorType
 from turnkeeper.models.ids import call_id
 from turnkeeper.models.replay_text.grammar import parse_replay
+from turnkeeper.models.session.running_turn import number_calls
 from turnkeeper.models.session.session import Session
-from turnkeeper.models.session.turn.running_turn import number_calls
 from turnkeeper.models.session.views import context_of, replay_turns_of
 from turnkeeper.models.settings.history_policy import HistoryPolicy, resolve_policy
-from turnkeeper.models.transcript.conversation import TurnStop
+from turnkeeper.models.transcript.conversation import ToolCall, ToolResult, TurnStop
 from turnkeeper.models.transcript.model_call import CallPart, ModelMessage, ModelRequest, ModelResponse, SummaryOutcome
 from turnkeeper.models.transcript.notes import prompt_left_out
-from turnkeeper.models.transcript.trajectory import ToolCall, ToolResult
 from turnkeeper.testing.vendor_server import VendorServer
 
 MODEL = "offline:"

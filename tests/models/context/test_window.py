@@ -20,7 +20,7 @@ from turnkeeper.models.context.window import (
     kept_indexes,
     message_groups,
 )
-from turnkeeper.models.tokens import estimate_tokens
+from turnkeeper.models.texts import estimate_tokens
 from turnkeeper.models.transcript.model_call import CallPart, ModelMessage
 
 # ── Histories in the three forms ─────────────────────────────────────────────────────────────────────────────────────

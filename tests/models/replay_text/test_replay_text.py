@@ -33,10 +33,10 @@ from turnkeeper.models.replay_text.turns import (
     replay_events,
     with_newest_events,
 )
-from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.trajectory import (
+from turnkeeper.models.transcript.conversation import (
     INTERRUPTED_NOTE,
     BlobRef,
+    ConversationMessage,
     ModelStep,
     ReasoningTrajectory,
     Step,

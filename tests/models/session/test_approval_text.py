@@ -1,7 +1,7 @@
 """The one text that people decide on: AGT-8."""
 
 from turnkeeper.models.session.approvals import MAX_PURPOSE_BYTES, approval_text
-from turnkeeper.models.transcript.trajectory import FileChange
+from turnkeeper.models.transcript.conversation import FileChange
 
 
 def text_of(**fields: object) -> str:

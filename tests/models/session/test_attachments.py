@@ -11,7 +11,7 @@ from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.replay_text.grammar import parse_replay, render_replay
 from turnkeeper.models.replay_text.turns import replay_events
 from turnkeeper.models.session.messages import SessionInput
-from turnkeeper.models.session.queue.prompts import Prompt, PromptSignal, read_prompt, text_bytes
+from turnkeeper.models.session.prompts import Prompt, PromptSignal, read_prompt, text_bytes
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.views import queue_of
 from turnkeeper.models.transcript.attachments import (
@@ -25,8 +25,8 @@ from turnkeeper.models.transcript.attachments import (
     refer_attachments,
     resolve_attachments,
 )
+from turnkeeper.models.transcript.conversation import ToolResult, UserStep
 from turnkeeper.models.transcript.model_call import ModelMessage
-from turnkeeper.models.transcript.trajectory import ToolResult, UserStep
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 20
 CAT = {"type": "image", "name": "cat.png", "media_type": "image/png", "data": b64encode(PNG).decode()}

@@ -7,8 +7,7 @@ from pydantic import BaseModel
 
 from tests.models.builders import NOW, session
 from turnkeeper.features.tasks.session.allowance import TaskAllowance
-from turnkeeper.features.tasks.session.task_input import TaskInput
-from turnkeeper.features.tasks.session.task_state import FINDINGS_BYTES, ProgressReport
+from turnkeeper.features.tasks.session.task_state import FINDINGS_BYTES, ProgressReport, TaskInput
 from turnkeeper.features.tasks.session_part import TasksState, tasks_of, with_task
 from turnkeeper.models.session.messages import CarriedState, SessionInput
 from turnkeeper.models.session.session import Session

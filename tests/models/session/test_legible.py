@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic_core import from_json, to_json
 
-from turnkeeper.models.texts.legible import MAX_SPACES, legible_json, legible_line, legible_lines
+from turnkeeper.models.legible import MAX_SPACES, legible_json, legible_line, legible_lines
 
 HOSTILE = st.sampled_from(
     "<>|-\"'\\:{}[]()U+0123456789 \t\n\r\x7f\x85\u200b\u200d\u202e\u2800\u3164\ufe0f\ufeff\U000e0041 éש漢"

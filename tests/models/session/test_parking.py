@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from tests.models.builders import NOW, complete_turn, send, session
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.limits import Limits
-from turnkeeper.models.session.archive.archive_messages import ArchiveMove
-from turnkeeper.models.session.archive.archive_moves import final_moves, next_prompt_move, prompt_move_is_due
+from turnkeeper.models.session.archive import ArchiveMove
+from turnkeeper.models.session.archive_moves import final_moves, next_prompt_move, prompt_move_is_due
 from turnkeeper.models.session.messages import Configure, SessionInput
-from turnkeeper.models.session.queue.prompts import REMEMBERED_FATES, REMEMBERED_IDS, Fate, Prompt
+from turnkeeper.models.session.prompts import REMEMBERED_FATES, REMEMBERED_IDS, Fate, Prompt
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.views import queue_of, state_of
 

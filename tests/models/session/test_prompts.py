@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from tests.models.builders import NOW, answer_turn, complete_turn, fail_turn, send, session
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.limits import Limits
-from turnkeeper.models.session.archive.archive_moves import next_move
+from turnkeeper.models.session.archive_moves import next_move
 from turnkeeper.models.session.messages import (
     Configure,
     SessionInput,
     configured,
     make_title,
 )
-from turnkeeper.models.session.queue.prompt_queue import PromptQueue, QueueState
-from turnkeeper.models.session.queue.prompts import REMEMBERED_IDS, read_prompt
+from turnkeeper.models.session.prompt_queue import PromptQueue, QueueState
+from turnkeeper.models.session.prompts import REMEMBERED_IDS, read_prompt
 from turnkeeper.models.session.start import check_outside_start, read_start
 from turnkeeper.models.session.views import queue_of, state_of
 

@@ -13,12 +13,11 @@ from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.errors import TurnFailedError
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.approvals import APPROVAL_BYTES, ask_for_approval, record_decision
-from turnkeeper.models.session.archive.archive_moves import oldest_steps
-from turnkeeper.models.session.queue.prompts import Prompt
-from turnkeeper.models.session.turn.running_turn import RESULT_BYTES, CarriedTurn, RunningTurn, number_calls
-from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.session.archive_moves import oldest_steps
+from turnkeeper.models.session.prompts import Prompt
+from turnkeeper.models.session.running_turn import RESULT_BYTES, CarriedTurn, RunningTurn, number_calls
+from turnkeeper.models.transcript.conversation import ConversationMessage, ToolCall, ToolResult, Usage
 from turnkeeper.models.transcript.model_call import ProviderState
-from turnkeeper.models.transcript.trajectory import ToolCall, ToolResult, Usage
 from turnkeeper.models.transcript.transcript import carried_size
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from turnkeeper.models.session.tools.tool_policy import decide
+from turnkeeper.models.session.tools import decide
 from turnkeeper.models.transcript.model_call import ToolSpec
 
 STRICTNESS = ("allow", "ask", "deny")

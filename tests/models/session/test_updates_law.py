@@ -5,12 +5,11 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from tests.models.builders import NOW, answer_turn, asks, at, complete_turn, fail_turn, roomy, says, send, session
 from turnkeeper.clients.python.conversation import Conversation
-from turnkeeper.models.session.archive.archive_moves import next_move, next_step_move
+from turnkeeper.models.session.archive_moves import next_move, next_step_move
 from turnkeeper.models.session.messages import CarriedState, SessionInput, StateRequest, UpdatesRequest
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.views import approvals_of, queue_of, state_of, updates_of
-from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationUpdate
-from turnkeeper.models.transcript.trajectory import ToolCall, ToolResult
+from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationUpdate, ToolCall, ToolResult
 
 
 class Client(Conversation):

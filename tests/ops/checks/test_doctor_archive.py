@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import func, select
 
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.ops.checks.doctor import Finding, examine
+from turnkeeper.ops.doctor import Finding, examine
 from turnkeeper.stores.database.tables import BLOBS
 from turnkeeper.stores.stores import Stores
 

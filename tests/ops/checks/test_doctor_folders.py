@@ -3,7 +3,7 @@
 import pytest
 
 from tests.ops.checks.test_doctor_models import finding
-from turnkeeper.ops.checks.doctor import Finding
+from turnkeeper.ops.doctor import Finding
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from turnkeeper.models.settings.settings import load_settings
-from turnkeeper.ops.checks.doctor import Finding, examine
-from turnkeeper.ops.checks.worker_report import WorkerReport
+from turnkeeper.ops.doctor import Finding, examine
+from turnkeeper.ops.local.worker_process import WorkerReport
 
 CHAT = "openai-chat:llama"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tests.ops.local.test_cli import forked_commands, run, running_stack
 from tests.servers import odd
-from turnkeeper.ops.checks import doctor
-from turnkeeper.ops.checks.doctor import Finding, examine
+from turnkeeper.ops import doctor
+from turnkeeper.ops.doctor import Finding, examine
 
 
 def write(folder: Path, **servers: object) -> None:

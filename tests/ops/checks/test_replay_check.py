@@ -28,9 +28,9 @@ from tests.waiting import until
 from turnkeeper.activities.tools import ToolActivities
 from turnkeeper.models.command_line import command_line
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.ops.checks import replay_check
-from turnkeeper.ops.checks.replay_check import Finding, Tally, check_files, check_sessions, read_history
+from turnkeeper.ops import replay_check
 from turnkeeper.ops.local.supervisor import own_command
+from turnkeeper.ops.replay_check import Finding, Tally, check_files, check_sessions, read_history
 from turnkeeper.stores.temporal.connection import connect
 from turnkeeper.stores.temporal.endpoint import TemporalAccessError
 from turnkeeper.stores.temporal.payload_converter import DATA_CONVERTER

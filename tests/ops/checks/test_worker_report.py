@@ -19,8 +19,8 @@ from tests.ops.local.test_cli import Command
 from tests.restart_ports import restart_port
 from tests.waiting import until
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.ops.checks import worker_report
-from turnkeeper.ops.checks.worker_report import MAX_AGE_SECONDS, WorkerReport, find_trouble, reporting
+from turnkeeper.ops.local import worker_process
+from turnkeeper.ops.local.worker_process import MAX_AGE_SECONDS, WorkerReport, find_trouble, reporting
 
 COMPOSE = yaml.safe_load((Path(__file__).parents[3] / "docker-compose.yml").read_text())["services"]
 
@@ -82,7 +82,7 @@ async def is_healthy(check: list[str], env: dict[str, str]) -> bool:
 async def test_ops_5_a_worker_reports_while_temporal_lists_it_as_a_poller(
     temporal: Client, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_report, "REPORT_SECONDS", 0.01)
+    monkeypatch.setattr(worker_process, "REPORT_SECONDS", 0.01)
     settings = Settings(state_dir=folder / "state", task_queue="another")
     async with environment(temporal) as env:
         ours = settings.model_copy(update={"task_queue": env.task_queue})

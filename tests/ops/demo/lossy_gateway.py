@@ -12,7 +12,7 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import Response, StreamingResponse
 
-from turnkeeper.ops.local.ports import LOOPBACK
+from turnkeeper.ops.local.processes import LOOPBACK
 
 PASSED_BACK = ("content-type",)
 

@@ -20,9 +20,8 @@ from tests.ops.demo.lossy_gateway import lossy_gateway
 from tests.ops.local.test_cli import Command, run
 from tests.waiting import until
 from turnkeeper.clients.terminal.command_options import Gateway
-from turnkeeper.ops.demo import run as demo
+from turnkeeper.ops.demo import scenario as demo
 from turnkeeper.ops.demo.report import Report
-from turnkeeper.ops.demo.run import run_scenario
 from turnkeeper.ops.demo.scenario import (
     DemoEnvironment,
     Scenario,
@@ -30,9 +29,10 @@ from turnkeeper.ops.demo.scenario import (
     approve_a_write,
     demo_environment,
     kill_the_worker,
+    run_scenario,
     use_tools,
 )
-from turnkeeper.ops.local.ports import LOOPBACK, is_free, reserved_port
+from turnkeeper.ops.local.processes import LOOPBACK, is_free, reserved_port
 
 pytestmark = pytest.mark.usefixtures("forked")
 

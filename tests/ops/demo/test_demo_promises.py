@@ -5,10 +5,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from turnkeeper.models.session.queue.prompts import Fate, FateName
-from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.trajectory import (
+from turnkeeper.models.session.prompts import Fate, FateName
+from turnkeeper.models.transcript.conversation import (
     Approval,
+    ConversationMessage,
     ModelStep,
     ReasoningTrajectory,
     ToolCall,

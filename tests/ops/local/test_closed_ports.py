@@ -18,7 +18,7 @@ from tests.clients.page.conftest import launched
 from tests.ops.conftest import needs_linux
 from tests.ops.local.test_private_stack import BOUND, descendants, running
 from turnkeeper.clients.terminal.command_options import Gateway
-from turnkeeper.ops.local.ports import BLOCKED_PORTS, LOOPBACK, reserved_blocked_port
+from turnkeeper.ops.local.processes import BLOCKED_PORTS, LOOPBACK, reserved_blocked_port
 from turnkeeper.stores.temporal.endpoint import EmbeddedServer
 
 pytestmark = needs_linux

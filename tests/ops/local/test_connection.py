@@ -14,7 +14,7 @@ from tests.waiting import until
 from turnkeeper.models.command_line import command_line
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.ops.local.dev_server import DevServer
-from turnkeeper.ops.local.ports import free_port
+from turnkeeper.ops.local.processes import free_port
 from turnkeeper.stores.temporal import search_attributes
 from turnkeeper.stores.temporal.connection import connect, missing_search_attributes, prepare, reason_of
 from turnkeeper.stores.temporal.endpoint import EmbeddedServer, TemporalAccessError, find_endpoint

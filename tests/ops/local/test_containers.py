@@ -8,9 +8,9 @@ from pathlib import Path
 import yaml
 from temporalio.api.enums.v1 import IndexedValueType
 
-from turnkeeper.models.session.defaults import DEFAULT_MODEL
+from turnkeeper.models.limits import DEFAULT_MODEL
 from turnkeeper.models.settings.settings import ENV_PREFIX, VENDORS_MODELS, Settings, setting_names
-from turnkeeper.ops.local.temporal_binary import find_binary, server_version
+from turnkeeper.ops.local.dev_server import find_binary, server_version
 from turnkeeper.stores.temporal import search_attributes
 from turnkeeper.stores.temporal.connection import RETENTION_DAYS
 

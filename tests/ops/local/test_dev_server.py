@@ -20,8 +20,7 @@ from temporalio.worker import Worker
 from tests.ops.conftest import BOUND, needs_linux, until_ended
 from tests.waiting import until
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.ops.local.dev_server import DevServer, DevServerError, is_in_use
-from turnkeeper.ops.local.temporal_binary import find_binary
+from turnkeeper.ops.local.dev_server import DevServer, DevServerError, find_binary, is_in_use
 from turnkeeper.stores.temporal.connection import connect, missing_search_attributes, retention, set_retention
 from turnkeeper.stores.temporal.endpoint import EmbeddedServer
 

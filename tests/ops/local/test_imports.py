@@ -17,7 +17,7 @@ DATABASE_EXTRAS = ("alembic", "sqlalchemy.dialects.postgresql", "sqlalchemy.ext.
     ("loaded", "unneeded"),
     [
         (
-            "turnkeeper.cli, turnkeeper.ops.local.supervisor, turnkeeper.ops.checks.worker_report",
+            "turnkeeper.cli, turnkeeper.ops.local.supervisor, turnkeeper.ops.local.worker_process",
             ("alembic", "mcp", "mcp_types", "sqlalchemy", "temporalio", "turnkeeper.models.session.messages"),
         ),
         ("turnkeeper.worker", (*SDKS, *DATABASE_EXTRAS)),

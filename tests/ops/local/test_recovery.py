@@ -36,7 +36,7 @@ from turnkeeper.ops.local.dead_worker import RunningReporter, fail_activities
 from turnkeeper.ops.local.processes import Program
 from turnkeeper.ops.local.supervisor import RestartPacer, keep_running, own_command
 from turnkeeper.ops.local.worker_process import RunningActivities, RunningActivity, WorkerProgram
-from turnkeeper.stores.partials.heartbeats import HeartbeatCarrier
+from turnkeeper.stores.partials.factory import HeartbeatCarrier
 
 pytestmark = pytest.mark.usefixtures("forked")
 

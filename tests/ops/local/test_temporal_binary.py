@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from turnkeeper.ops.local import temporal_binary as module
-from turnkeeper.ops.local.temporal_binary import HIDE_NEWS, read_program_facts
+from turnkeeper.ops.local import dev_server as module
+from turnkeeper.ops.local.dev_server import HIDE_NEWS, read_program_facts
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.harness import BOUND
-from turnkeeper.workflows.hosting.task_slots import TaskSlots
+from turnkeeper.workflows.hosting import TaskSlots
 
 
 @dataclass(frozen=True)

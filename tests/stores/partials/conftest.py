@@ -11,8 +11,7 @@ from tests.harness import Environment, environment
 from tests.stores.partials.redis_server import RedisServer, find_redis, running
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.partials.carrier import PartialCarrier
-from turnkeeper.stores.partials.factory import carrier_factory
-from turnkeeper.stores.partials.in_process import InProcessCarrier
+from turnkeeper.stores.partials.factory import InProcessCarrier, carrier_factory
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from redis.retry import Retry
 
 from tests.restart_ports import restart_port
 from turnkeeper.ops.local import die_with_parent
-from turnkeeper.ops.local.ports import LOOPBACK
+from turnkeeper.ops.local.processes import LOOPBACK
 
 SECONDS = 30.0
 """Bound of everything the server is asked for here."""

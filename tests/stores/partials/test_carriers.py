@@ -11,10 +11,10 @@ from tests.harness import BOUND, UNASKED, DrivenSession, Environment, Gate, asks
 from tests.waiting import until
 from turnkeeper.activities.call_model import ATTEMPTS_PER_WAIT
 from turnkeeper.activities.providers.protocol import Delta, ModelError
-from turnkeeper.activities.tool_progress import ProgressListener
+from turnkeeper.activities.tools import ProgressListener
+from turnkeeper.models.transcript.conversation import ToolResult
 from turnkeeper.models.transcript.model_call import ToolInvocation
 from turnkeeper.models.transcript.partial_output import MAX_PARTIAL_BYTES, PartialOutput
-from turnkeeper.models.transcript.trajectory import ToolResult
 from turnkeeper.stores.partials.carrier import LiveSnapshot
 
 HELLO = [Delta("think", "A "), Delta("think", "greeting."), Delta("respond", "Hel"), Delta("call", "look")]

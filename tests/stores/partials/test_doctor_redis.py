@@ -8,8 +8,8 @@ from redis import Redis
 
 from tests.processes.forked import PIPE, ROOT, fork
 from tests.stores.partials.redis_server import RedisServer
-from turnkeeper.ops.checks.doctor import Finding, examine
-from turnkeeper.ops.local.ports import free_port
+from turnkeeper.ops.doctor import Finding, examine
+from turnkeeper.ops.local.processes import free_port
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +86,7 @@ async def test_ops_3_a_user_without_permission_to_publish_is_reported(
 
 async def test_ops_3_a_missing_package_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TURNKEEPER_REDIS_URL", "redis://127.0.0.1")
-    monkeypatch.setattr("turnkeeper.ops.checks.doctor._is_installed", lambda package: package != "redis")
+    monkeypatch.setattr("turnkeeper.ops.doctor._is_installed", lambda package: package != "redis")
     message = "redis_url is set, but the package redis is not installed"
     assert await partial_output() == Finding(
         "partial output", "broken", message, "run `pip install 'turnkeeper[redis]'`"
@@ -94,6 +94,6 @@ async def test_ops_3_a_missing_package_is_reported(monkeypatch: pytest.MonkeyPat
 
 
 async def test_ops_4_redis_is_loaded_only_if_it_is_configured() -> None:
-    script = "import sys, worker, turnkeeper.api.app, turnkeeper.ops.checks.doctor, cli; print('redis' in sys.modules)"
+    script = "import sys, worker, turnkeeper.api.app, turnkeeper.ops.doctor, cli; print('redis' in sys.modules)"
     ran = await fork("tests.processes.script", script, env=os.environ, cwd=ROOT, stdout=PIPE)
     assert await ran.communicate() == (b"False\n", b"")

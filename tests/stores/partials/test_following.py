@@ -14,7 +14,7 @@ from tests.waiting import run_other_tasks
 from turnkeeper.activities.providers.protocol import Delta
 from turnkeeper.models.transcript.partial_output import PartialOutput, PartialPart
 from turnkeeper.stores.partials.carrier import FollowedSessions, LiveSnapshot
-from turnkeeper.stores.partials.heartbeats import HeartbeatCarrier
+from turnkeeper.stores.partials.factory import HeartbeatCarrier
 
 
 def snapshot(text: str, *, attempt: int = 1) -> PartialOutput:
@@ -80,7 +80,7 @@ async def test_agt_5_duplicate_and_late_snapshots_wake_no_follower() -> None:
 async def test_agt_5_a_failed_read_of_heartbeats_is_retried_and_never_raised(
     temporal: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.stores.partials.heartbeats.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("turnkeeper.stores.partials.factory.RETRY_SECONDS", 0.01)
     failures = [
         RPCError("busy", RPCStatusCode.RESOURCE_EXHAUSTED, b""),
         RPCError("no such workflow", RPCStatusCode.NOT_FOUND, b""),

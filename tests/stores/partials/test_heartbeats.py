@@ -9,10 +9,10 @@ from temporalio.client import Client
 
 from tests.harness import BOUND, Gate, asks, environment, says
 from tests.waiting import until
-from turnkeeper.activities.heartbeat import HEARTBEAT_SECONDS
+from turnkeeper.activities.activity_context import HEARTBEAT_SECONDS
 from turnkeeper.activities.providers.protocol import Delta
 from turnkeeper.models.transcript.model_call import Spent
-from turnkeeper.stores.partials.heartbeats import HeartbeatCarrier
+from turnkeeper.stores.partials.factory import HeartbeatCarrier
 from turnkeeper.workflows.activity_options import HEARTBEAT_TIMEOUT
 
 WRITING = [Delta("think", "I look."), Delta("call", "look")]
@@ -37,7 +37,7 @@ async def test_ops_8_a_turn_of_quick_answers_and_tools_sends_no_heartbeat(
 ) -> None:
     """However slow the machine is that the test runs on: what is quick is quicker than `BOUND` here."""
     monkeypatch.setattr(HeartbeatCarrier, "first_pause", BOUND)
-    monkeypatch.setattr("turnkeeper.activities.heartbeat.HEARTBEAT_SECONDS", BOUND)
+    monkeypatch.setattr("turnkeeper.activities.activity_context.HEARTBEAT_SECONDS", BOUND)
     async with environment(temporal, partials=HeartbeatCarrier(temporal)) as env:
         env.vendor.script = [[*WRITING, asks(("look", {}))] for _ in range(3)]
         env.vendor.script.append([Delta("respond", "Seen."), says("Seen.")])
@@ -71,7 +71,7 @@ async def test_ops_8_a_call_of_ten_seconds_sends_three_heartbeats_without_text(
     temporal: Client, heartbeats: defaultdict[str, list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At a tenth of the time, counted by the number of heartbeats and not by the clock."""
-    monkeypatch.setattr("turnkeeper.activities.heartbeat.HEARTBEAT_SECONDS", HEARTBEAT_SECONDS / 10)
+    monkeypatch.setattr("turnkeeper.activities.activity_context.HEARTBEAT_SECONDS", HEARTBEAT_SECONDS / 10)
     gate = Gate(is_open=False)
     async with environment(temporal) as env:
         env.vendor.script = [[*WRITING, gate, says("Hello")]]

@@ -12,7 +12,7 @@ import pytest
 from tests.harness import BOUND
 from tests.stores.partials.test_carriers import seen
 from tests.waiting import until
-from turnkeeper.activities.model_request.answer_publisher import AnswerPublisher
+from turnkeeper.activities.answer_publisher import AnswerPublisher
 from turnkeeper.activities.providers.protocol import Delta
 from turnkeeper.models.transcript.partial_output import MAX_PARTIAL_BYTES, PartialOutput, PartialTag
 from turnkeeper.stores.partials import over_sockets

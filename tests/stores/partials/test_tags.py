@@ -7,10 +7,10 @@ from temporalio.client import Client
 from tests.harness import AnswerParts, asks, environment, says
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.transcript.conversation import ModelStep, ToolResult
 from turnkeeper.models.transcript.model_call import ToolInvocation
 from turnkeeper.models.transcript.partial_output import PartialOutput
-from turnkeeper.models.transcript.trajectory import ModelStep, ToolResult
-from turnkeeper.stores.partials.in_process import InProcessCarrier
+from turnkeeper.stores.partials.factory import InProcessCarrier
 
 STEPS = 34
 LIMITS = {"max_history_events": 50, "max_state_bytes": 40_000, "max_steps": 200}

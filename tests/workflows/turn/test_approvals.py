@@ -7,9 +7,9 @@ from temporalio.client import WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 
 from tests.harness import DrivenSession, Environment, asks, says, tools_of
+from turnkeeper.models.session import tools as session_tools
 from turnkeeper.models.session.approvals import PendingApproval
 from turnkeeper.models.session.messages import SessionInput
-from turnkeeper.models.session.tools import session_tools
 from turnkeeper.models.transcript.model_call import ToolSpec
 from turnkeeper.stores.temporal import search_attributes
 

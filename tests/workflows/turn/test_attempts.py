@@ -12,18 +12,16 @@ from temporalio.client import Client
 from tests.harness import AnswerParts, Environment, Gate, asks, environment, says
 from tests.vendors.apis import WIRES
 from tests.waiting import until
-from turnkeeper.activities.providers.finish_reasons import UNCLEAR_ANSWER
+from turnkeeper.activities.providers.answer_fields import UNCLEAR_ANSWER
 from turnkeeper.activities.providers.protocol import Delta, ModelError
-from turnkeeper.activities.providers.registry import ProviderRegistry
+from turnkeeper.activities.providers.provider import ProviderRegistry
 from turnkeeper.models.context.model_view import request_tokens
 from turnkeeper.models.ids import split_model
 from turnkeeper.models.session.messages import SessionInput
-from turnkeeper.models.tokens import tokens_of
-from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.texts import tokens_of
+from turnkeeper.models.transcript.conversation import ConversationMessage, ModelStep, Usage
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
-from turnkeeper.models.transcript.trajectory import ModelStep, Usage
-from turnkeeper.stores.partials.heartbeats import HeartbeatCarrier
-from turnkeeper.stores.partials.in_process import InProcessCarrier
+from turnkeeper.stores.partials.factory import HeartbeatCarrier, InProcessCarrier
 from turnkeeper.testing.vendor_server import Answer
 
 STORY = "It was a dark and stormy night. " * 20
@@ -186,8 +184,8 @@ async def test_agt_9_an_answer_is_shown_without_estimating_its_request(
         measured.append(request)
         return request_tokens(request)
 
-    monkeypatch.setattr("turnkeeper.activities.model_request.spending.request_tokens", measure)
-    monkeypatch.setattr("turnkeeper.activities.heartbeat.HEARTBEAT_SECONDS", 60.0)
+    monkeypatch.setattr("turnkeeper.activities.spending.request_tokens", measure)
+    monkeypatch.setattr("turnkeeper.activities.activity_context.HEARTBEAT_SECONDS", 60.0)
     env.vendor.script = [[Delta("respond", STORY), says(STORY)], cut(), says("the end")]
     session = await env.start()
     for prompt in ("tell me a story", "and another one"):
@@ -277,7 +275,7 @@ async def died_in_the_middle(
             beat(*details)
 
     monkeypatch.setattr("turnkeeper.workflows.activity_options.HEARTBEAT_TIMEOUT", timedelta(seconds=2))
-    monkeypatch.setattr("turnkeeper.activities.heartbeat.HEARTBEAT_SECONDS", 0.5)
+    monkeypatch.setattr("turnkeeper.activities.activity_context.HEARTBEAT_SECONDS", 0.5)
     monkeypatch.setattr(activity, "heartbeat", heartbeat)
     middle = Gate(is_open=False)
     env.vendor.script = [[Delta("respond", STORY), middle, ModelError("connection", "gone")], counted(says("the end"))]

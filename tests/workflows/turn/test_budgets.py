@@ -10,11 +10,10 @@ import pytest
 from tests.harness import Environment, asks, says
 from turnkeeper.models.errors import TurnFailedError
 from turnkeeper.models.limits import Limits
+from turnkeeper.models.session.budgets import Budgets
 from turnkeeper.models.session.messages import Configure, SessionInput, configured
-from turnkeeper.models.session.turn.budgets import Budgets
-from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.conversation import ConversationMessage, ModelStep, Usage
 from turnkeeper.models.transcript.model_call import ModelResponse
-from turnkeeper.models.transcript.trajectory import ModelStep, Usage
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 

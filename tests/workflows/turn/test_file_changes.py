@@ -15,8 +15,8 @@ from turnkeeper.activities.toolbox.toolbox import Toolbox
 from turnkeeper.models.limits import LARGE_TEXT_BYTES
 from turnkeeper.models.session.approvals import MAX_DIFF_BYTES, NO_DIFFERENCE
 from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.transcript.conversation import FileChange, ToolResult
 from turnkeeper.models.transcript.model_call import ToolInvocation
-from turnkeeper.models.transcript.trajectory import FileChange, ToolResult
 from turnkeeper.workflows import activity_options
 
 OLD, NEW = "one\ntwo\nthree\n", "one\n2\nthree\n"

@@ -20,11 +20,11 @@ from tests.waiting import until
 from turnkeeper.activities.toolbox import server_connection
 from turnkeeper.activities.toolbox.toolbox import Toolbox, build_toolbox
 from turnkeeper.models.limits import Limits
+from turnkeeper.models.session import tools as session_tools
 from turnkeeper.models.session.messages import SessionInput
-from turnkeeper.models.session.tools import session_tools
 from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.conversation import ToolResult
 from turnkeeper.models.transcript.model_call import ServerText, ToolInvocation, ToolSpec
-from turnkeeper.models.transcript.trajectory import ToolResult
 
 ALLOWED = SessionInput(tool_policy={"*": "allow"})
 

@@ -16,14 +16,13 @@ from tests.vendors.apis import WIRES
 from tests.vendors.chat_wire import ChatWire
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
-from turnkeeper.activities.providers.registry import ProviderRegistry
+from turnkeeper.activities.providers.provider import ProviderRegistry
 from turnkeeper.models.ids import split_model
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.session import Session
-from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.conversation import INTERRUPTED_NOTE, ConversationMessage, ModelStep, ToolResult
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolInvocation
-from turnkeeper.models.transcript.trajectory import INTERRUPTED_NOTE, ModelStep, ToolResult
-from turnkeeper.stores.partials.heartbeats import HeartbeatCarrier
+from turnkeeper.stores.partials.factory import HeartbeatCarrier
 from turnkeeper.testing.vendor_server import Answer
 
 STORY = "It was a dark"
@@ -91,7 +90,7 @@ async def test_ses_9_a_stopped_turn_keeps_the_partial_answer_and_the_model_is_in
 async def test_ops_8_a_stop_reaches_a_model_call_of_the_same_process_before_its_heartbeat(
     env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.activities.heartbeat.HEARTBEAT_SECONDS", BOUND)
+    monkeypatch.setattr("turnkeeper.activities.activity_context.HEARTBEAT_SECONDS", BOUND)
     monkeypatch.setattr("turnkeeper.workflows.activity_options.HEARTBEAT_TIMEOUT", timedelta(seconds=2 * BOUND))
     monkeypatch.setattr("turnkeeper.workflows.activity_options.UNFINISHED_PATIENCE", timedelta(seconds=BOUND))
     session, _ = await begin_turn(env)
@@ -103,7 +102,7 @@ async def test_ops_8_a_stop_reaches_a_model_call_of_the_same_process_before_its_
 async def test_ops_8_a_stop_reaches_a_tool_call_of_the_same_process_before_its_heartbeat(
     env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.activities.heartbeat.HEARTBEAT_SECONDS", BOUND)
+    monkeypatch.setattr("turnkeeper.activities.activity_context.HEARTBEAT_SECONDS", BOUND)
     monkeypatch.setattr("turnkeeper.workflows.activity_options.HEARTBEAT_TIMEOUT", timedelta(seconds=2 * BOUND))
     is_cancelled = asyncio.Event()
 
@@ -134,7 +133,7 @@ async def test_ops_8_a_stop_on_another_worker_ends_the_turn_before_a_heartbeat(
     env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The call of another process is one that this process knows nothing of."""
-    monkeypatch.setattr("turnkeeper.workflows.hosting.sdk_internals.beat_now", lambda run_id, activity_id: None)
+    monkeypatch.setattr("turnkeeper.workflows.hosting.beat_now", lambda run_id, activity_id: None)
     session, _ = await begin_turn(env)
     await session.update("cancel_turn", {"message_id": "p1"})
     (turn,) = await session.idle(turns=1)
@@ -447,7 +446,7 @@ async def test_ses_9_a_worker_that_dies_in_the_last_attempt_leaves_the_partial_a
     monkeypatch.setattr("turnkeeper.workflows.activity_options.HEARTBEAT_TIMEOUT", timedelta(seconds=2))
     monkeypatch.setattr("turnkeeper.workflows.activity_options.MODEL_RETRIES", RetryPolicy(maximum_attempts=1))
     monkeypatch.setattr(
-        "turnkeeper.activities.heartbeat.HEARTBEAT_SECONDS", 3_600
+        "turnkeeper.activities.activity_context.HEARTBEAT_SECONDS", 3_600
     )  # it shows, and is never heard of again
     async with environment(temporal, partials=HeartbeatCarrier(temporal)) as env:
         session, _ = await begin_turn(env)

@@ -7,11 +7,11 @@ import pytest
 from tests.harness import Environment
 from tests.vendors.chat_wire import ChatWire
 from tests.vendors.responses_wire import ResponsesWire, function_call, message, reasoning
-from turnkeeper.activities.providers.text.text_protocol import GRAMMAR
+from turnkeeper.activities.providers.text_protocol import GRAMMAR
 from turnkeeper.models.replay_text.grammar import PLAIN
 from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.transcript.conversation import ToolResult
 from turnkeeper.models.transcript.model_call import ToolInvocation
-from turnkeeper.models.transcript.trajectory import ToolResult
 from turnkeeper.testing.vendor_server import Answer, Call, VendorServer
 
 LOOK_TWICE = Answer(

@@ -8,13 +8,13 @@ import pytest
 from temporalio.client import Client
 
 from tests.harness import DrivenSession, Environment, asks, environment, replayer, says
-from turnkeeper.activities import quick_reads
+from turnkeeper.activities import tools
 from turnkeeper.activities.providers.protocol import Delta
-from turnkeeper.activities.quick_reads import MAX_READS
+from turnkeeper.activities.tools import MAX_READS
 from turnkeeper.models.limits import LARGE_TEXT_BYTES
 from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.transcript.conversation import ModelStep, ToolResult
 from turnkeeper.models.transcript.model_call import ToolInvocation, ToolSpec
-from turnkeeper.models.transcript.trajectory import ModelStep, ToolResult
 
 READ, NOW, LOOK, PAY = ("file_read", {"path": "a.txt"}), ("now", {}), ("look", {}), ("pay", {})
 
@@ -85,7 +85,7 @@ async def test_ops_8_a_late_read_of_an_agent_is_an_activity_from_then_on(
         return ToolResult(outcome="order done")
 
     env.tools.run = first_never
-    monkeypatch.setattr(quick_reads, "MAX_SECONDS", 0.01)
+    monkeypatch.setattr(tools, "MAX_READ_SECONDS", 0.01)
     env.tools.specs.append(ToolSpec(name="order", effect="read", server="shop", own_name="order", local=True))
     order = ("order", {"id": "A-1"})
     env.vendor.script = [asks(order), says("Read.")] * 2
@@ -139,7 +139,7 @@ async def test_agt_8_a_read_that_needs_an_approval_waits_for_it(env: Environment
 async def test_ops_8_a_read_on_a_slow_disk_becomes_an_activity_and_blocks_nothing_else(
     env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quick_reads, "MAX_SECONDS", 0.2)
+    monkeypatch.setattr(tools, "MAX_READ_SECONDS", 0.2)
     env.tools.gate.close()
     env.vendor.script = [asks(READ), says("Read.")]
     session = await env.start()

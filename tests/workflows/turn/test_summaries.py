@@ -10,8 +10,8 @@ from tests.harness import DrivenSession, Environment, asks, environment, says
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.models.context.summary import SUMMARY_MARK
 from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.transcript.conversation import ToolResult, Usage
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, ModelResponse, RespondPart
-from turnkeeper.models.transcript.trajectory import ToolResult, Usage
 
 WINDOW: dict[str, Any] = {
     "max_messages": 12,
@@ -222,7 +222,7 @@ async def test_ctx_5_stopping_a_turn_during_its_summary_loses_nothing(env: Envir
 async def test_ctx_5_evicted_messages_that_are_not_cached_are_queried_from_the_workflow(
     env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.activities.model_request.model_client.REQUESTS.get", lambda key: None)
+    monkeypatch.setattr("turnkeeper.activities.model_client.REQUESTS.get", lambda key: None)
     monkeypatch.setattr("turnkeeper.models.limits.Limits.page_bytes", 300)
     env.vendor.summarise = lambda request: says("They counted.")
     session = await env.start(started())

@@ -10,8 +10,8 @@ from tests.harness import Environment, asks, environment, says, tools_of
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.transcript.conversation import ModelStep, ToolResult, Usage
 from turnkeeper.models.transcript.model_call import ModelResponse, RespondPart, ThinkPart, ToolSpec
-from turnkeeper.models.transcript.trajectory import ModelStep, ToolResult, Usage
 
 
 async def test_ses_2_a_prompt_is_recorded_only_when_its_processing_starts(env: Environment) -> None:
@@ -240,7 +240,7 @@ async def test_ses_16_an_answer_too_large_to_store_ends_the_turn_but_not_the_ses
 async def test_agt_2_a_context_that_is_not_cached_is_queried_from_the_workflow(
     env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.activities.model_request.model_client.REQUESTS.get", lambda key: None)
+    monkeypatch.setattr("turnkeeper.activities.model_client.REQUESTS.get", lambda key: None)
     monkeypatch.setattr("turnkeeper.models.limits.Limits.page_bytes", 300)
     env.vendor.script = [asks(("look", {"n": number})) for number in range(4)]
     session = await env.start()

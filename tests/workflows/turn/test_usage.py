@@ -7,8 +7,8 @@ from temporalio.api.sdk.v1 import WorkflowMetadata
 from tests.harness import Environment, asks, says
 from turnkeeper.models.limits import MIN_STATE_BYTES
 from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.transcript.conversation import ModelStep, Usage
 from turnkeeper.models.transcript.model_call import ModelCallOutcome, ModelResponse, SummaryOutcome
-from turnkeeper.models.transcript.trajectory import ModelStep, Usage
 
 SONNET = "anthropic:claude-sonnet-4-5"
 

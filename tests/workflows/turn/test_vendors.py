@@ -12,13 +12,12 @@ from temporalio.client import Client
 from tests.harness import DrivenSession, Environment, environment
 from tests.vendors.anthropic_cache import without_breakpoints
 from tests.vendors.apis import WIRES
-from turnkeeper.activities.providers.registry import ProviderRegistry
+from turnkeeper.activities.providers.provider import ProviderRegistry
 from turnkeeper.activities.toolbox.toolbox import build_toolbox
 from turnkeeper.models.ids import split_model
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.trajectory import ModelStep
+from turnkeeper.models.transcript.conversation import ConversationMessage, ModelStep
 from turnkeeper.testing.vendor_server import Answer, Call, VendorServer
 
 PROMPT = "Read a.txt and read b.txt, and write hello to c.txt"

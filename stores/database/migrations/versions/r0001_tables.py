@@ -1,7 +1,7 @@
 """The tables of the first release.
 
 A store has the tables of all features, whichever are on. Until there is a release, tables are only in the modules
-`tables.py`, and databases of earlier code are not migrated (`revision.py`). The first migration after it writes them
+`tables.py`, and databases of earlier code are not migrated (`database.py`). The first migration after it writes them
 out here as they were.
 """
 

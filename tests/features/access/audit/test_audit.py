@@ -17,9 +17,8 @@ from tests.features.access.audit.callers import ADA, BOB, EVE, client_of, gatewa
 from tests.harness import TASK_SECONDS, Environment, asks, broken, heal, says
 from tests.waiting import until
 from turnkeeper.api.changes import Change, RequestChanges
-from turnkeeper.features.access.audit.recorder import AuditRecorder, new_entry
-from turnkeeper.features.access.audit.store import AuditFilter, AuditRow
-from turnkeeper.features.access.tables import AUDIT
+from turnkeeper.features.access.audit import AuditRecorder, new_entry
+from turnkeeper.features.access.tables import AUDIT, AuditFilter, AuditRow
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 
 from turnkeeper.api.callers import ROLES, Role
 from turnkeeper.api.roles import Access
-from turnkeeper.features.access.auth.api_keys import ApiKeys
+from turnkeeper.features.access.tables import ApiKeys
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.stores import Stores
 

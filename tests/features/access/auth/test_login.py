@@ -24,14 +24,13 @@ from tests.harness import TASK_SECONDS, Environment, Gate, asks, patient
 from tests.waiting import BOUND, until
 from turnkeeper.api.callers import LOCAL, Identity
 from turnkeeper.api.timeouts import Timeouts
-from turnkeeper.clients.python.errors import GatewayProblemError
 from turnkeeper.clients.python.gateway import GatewayClient
-from turnkeeper.features.access.auth import keys
-from turnkeeper.features.access.auth.api_keys import ApiKeys
-from turnkeeper.features.access.auth.credentials import CredentialAuthenticator
-from turnkeeper.features.access.auth.logins import TOKEN_BYTES, Logins
-from turnkeeper.features.ai_sdk.streams import DECISION_AWAITED_NOTICE
-from turnkeeper.models.roles import Role
+from turnkeeper.clients.python.request_sender import GatewayProblemError
+from turnkeeper.features.access import credentials
+from turnkeeper.features.access.credentials import CredentialAuthenticator
+from turnkeeper.features.access.tables import TOKEN_BYTES, ApiKeys, Logins
+from turnkeeper.features.ai_sdk.gateway import DECISION_AWAITED_NOTICE
+from turnkeeper.models.http_responses import Role
 from turnkeeper.models.settings.settings import AuthSettings, OidcSettings, Settings
 from turnkeeper.models.transcript.model_call import ToolSpec
 from turnkeeper.stores.database.database import StoreUnavailableError
@@ -533,14 +532,14 @@ async def test_api_4_a_change_that_runs_when_its_key_is_revoked_is_answered(
 ) -> None:
     starts, checks = HeldStarts(), Counter[str]()
     client = Client(**{**temporal.config(), "interceptors": [starts]})
-    is_valid = keys.KeyVerifier.is_valid
+    is_valid = credentials.KeyVerifier.is_valid
 
-    async def counted(verifier: keys.KeyVerifier, key_id: str) -> bool:
+    async def counted(verifier: credentials.KeyVerifier, key_id: str) -> bool:
         answer = await is_valid(verifier, key_id)
         checks[key_id] += not answer
         return answer
 
-    monkeypatch.setattr(keys.KeyVerifier, "is_valid", counted)
+    monkeypatch.setattr(credentials.KeyVerifier, "is_valid", counted)
     async with served(client, settings, partials=shared_env.partials, timeouts=QUICK_CHECKS) as url:
         key = await key_of(settings, Column("Will", "writer"))
         key_id, headers = key.split("_")[1], {"Authorization": f"Bearer {key}"}

@@ -14,7 +14,7 @@ from tests.features.access.auth.matrix import COLUMNS, Column, client_of, key_of
 from turnkeeper.api.app import create_app
 from turnkeeper.api.dependencies import CallerDep, ChangesDep, get_changes
 from turnkeeper.api.roles import GatewayRoute, access, gateway_routes
-from turnkeeper.features.mcp.endpoint import McpEndpoint
+from turnkeeper.features.mcp.gateway import McpEndpoint
 from turnkeeper.features.mcp.server import METHODS
 from turnkeeper.features.mcp.tools import TOOLS
 from turnkeeper.models.settings.settings import Settings

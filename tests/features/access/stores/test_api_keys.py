@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from turnkeeper.features.access.auth.api_keys import ApiKeys, has_secret, parse_key
+from turnkeeper.features.access.tables import ApiKeys, has_secret, parse_key
 from turnkeeper.stores.database.database import Database
 
 NOW = datetime(2026, 11, 23, 5, tzinfo=UTC)

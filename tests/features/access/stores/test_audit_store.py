@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 
 from tests.stores.builders import NOW
-from turnkeeper.features.access.audit.store import Audit, AuditFilter, AuditRow, position_of
+from turnkeeper.features.access.tables import Audit, AuditFilter, AuditRow, position_of
 from turnkeeper.stores.database.database import Database
 
 OURS = AuditFilter("")

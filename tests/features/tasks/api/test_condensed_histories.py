@@ -11,16 +11,16 @@ from tests.features.tasks.api.delegating import awaited, create
 from tests.harness import Environment, broken, heal, last_user_message, replayer, says
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import ModelError
-from turnkeeper.features.tasks.rules.condensing import INSTRUCTION, answer_of, read_request
+from turnkeeper.features.tasks.rules.enrichment import INSTRUCTION, answer_of, read_request
 from turnkeeper.features.tasks.session.task import CreateTask, prepare_task
-from turnkeeper.features.tasks.session.task_input import TaskInput, TextsToCondense
+from turnkeeper.features.tasks.session.task_state import TaskInput, TextsToCondense
 from turnkeeper.features.tasks.session_part import with_task
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.transcript.conversation import Usage
 from turnkeeper.models.transcript.large_texts import Texts
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
-from turnkeeper.models.transcript.trajectory import Usage
 
 SECRET = "The vault is in room 17."
 LONG = "Nothing of note was said. " * 900 + SECRET + " And so on." * 1_200

@@ -11,14 +11,13 @@ from httpx import AsyncClient
 from tests.features.tasks.api.delegating import awaited, create, mailing_sub_task
 from tests.harness import BOUND, Environment
 from turnkeeper.api.history.approval_reader import ApprovalReader
-from turnkeeper.api.history.text_restorer import TextRestorer
+from turnkeeper.api.history.transcript_reader import TextRestorer
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.ids import PublicId, WorkflowId
 from turnkeeper.models.session.approvals import PendingApproval, PendingApprovals
 from turnkeeper.models.session.messages import StateRequest
+from turnkeeper.models.transcript.conversation import BlobRef, SubTask
 from turnkeeper.models.transcript.model_call import ToolSpec
-from turnkeeper.models.transcript.task_view import SubTask
-from turnkeeper.models.transcript.trajectory import BlobRef
 
 
 async def test_agt_8_an_approval_of_a_task_is_listed_at_its_parent_and_decided_at_it(

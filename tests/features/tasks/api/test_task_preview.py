@@ -8,7 +8,7 @@ from httpx import AsyncClient
 
 from tests.api.http.test_bad_input import problem_of
 from tests.harness import SLACK, DrivenSession, Environment, says
-from turnkeeper.activities.providers.offline.model import answer
+from turnkeeper.activities.providers.offline.provider import answer
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.features.tasks.rules.hand_off import validate_conversation_history
 

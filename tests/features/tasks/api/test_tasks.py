@@ -14,11 +14,10 @@ from tests.features.tasks.api.delegating import awaited, create, mailing_sub_tas
 from tests.features.tasks.workflow.test_sub_tasks import is_task
 from tests.harness import FAILING_TASK_SECONDS, Environment, asks, fail_workflow_tasks, last_user_message, product, says
 from tests.waiting import until
-from turnkeeper.activities.providers.offline.model import answer as offline_answer
+from turnkeeper.activities.providers.offline.provider import answer as offline_answer
 from turnkeeper.activities.providers.protocol import ModelError
+from turnkeeper.models.transcript.conversation import NO_PARENT, ModelStep
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolSpec
-from turnkeeper.models.transcript.task_view import NO_PARENT
-from turnkeeper.models.transcript.trajectory import ModelStep
 from turnkeeper.stores.temporal import search_attributes
 
 CONVERSATION = [

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from turnkeeper.activities.providers.offline.model import answer
-from turnkeeper.features.tasks.rules.condensing import batches, condensed_prompt, read_answer
+from turnkeeper.activities.providers.offline.provider import answer
+from turnkeeper.features.tasks.histories import rank
+from turnkeeper.features.tasks.rules.enrichment import batches, condensed_prompt, read_answer
 from turnkeeper.features.tasks.session.task import CreateTask, PreparedTask, prepare_task
-from turnkeeper.features.tasks.stores.bm25 import rank
 
 CASES = Path(__file__).with_name("kept_facts.json")
 THREADS = Path(__file__).with_name("written_threads.json")

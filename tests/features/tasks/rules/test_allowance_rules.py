@@ -15,7 +15,7 @@ from turnkeeper.features.tasks.session.allowance import (
 )
 from turnkeeper.models.ids import PublicId
 from turnkeeper.models.limits import Limits
-from turnkeeper.models.session.turn.budgets import MAX_AMOUNT, NOTHING, Amount, Caps
+from turnkeeper.models.session.budgets import MAX_AMOUNT, NOTHING, Amount, Caps
 
 TURN = "m1"
 TASKS = [PublicId(f"root.task-{number}") for number in (1, 2, 3)]

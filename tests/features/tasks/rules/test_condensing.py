@@ -5,11 +5,17 @@ from typing import Any
 import pytest
 from pydantic_core import from_json
 
-from turnkeeper.features.tasks.offline import condensed_of
-from turnkeeper.features.tasks.rules.condensing import BATCH_TEXTS, LongTexts, batches, condensed_prompt, read_answer
-from turnkeeper.features.tasks.rules.enrichment import PROMPT_TOKENS
+from turnkeeper.features.tasks.rules.enrichment import (
+    BATCH_TEXTS,
+    PROMPT_TOKENS,
+    LongTexts,
+    batches,
+    condensed_prompt,
+    read_answer,
+)
 from turnkeeper.features.tasks.session.task import CreateTask, PreparedTask, prepare_task
-from turnkeeper.models.tokens import estimate_tokens
+from turnkeeper.features.tasks.worker import condensed_of
+from turnkeeper.models.texts import estimate_tokens
 
 NOW = "2026-01-01T00:00:00Z"
 

@@ -12,18 +12,16 @@ from hypothesis import strategies as st
 from tests.speed import cpu_seconds
 from turnkeeper.activities.providers.offline.handlers import Conversation
 from turnkeeper.features.tasks.rules.enrichment import first_prompt, format_task_enrichment_prompt, history_that_fits
-from turnkeeper.features.tasks.rules.hand_off import validate_conversation_history
-from turnkeeper.features.tasks.rules.inheritance import Inheritance, messages_in
+from turnkeeper.features.tasks.rules.hand_off import Inheritance, messages_in, validate_conversation_history
 from turnkeeper.features.tasks.rules.task_context import OMITTED, ConversationHistory, TaskContext
 from turnkeeper.features.tasks.session.task import CreateTask, prepare_task
 from turnkeeper.models.errors import TaskValidationError
 from turnkeeper.models.limits import Limits
-from turnkeeper.models.session.queue.prompts import check_text
+from turnkeeper.models.session.prompts import check_text
 from turnkeeper.models.settings.history_policy import PRESETS, HistoryPolicy, TextLimit
-from turnkeeper.models.tokens import estimate_tokens
-from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.texts import estimate_tokens
+from turnkeeper.models.transcript.conversation import ConversationMessage, ModelStep, ReasoningTrajectory, UserStep
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, RequestHead
-from turnkeeper.models.transcript.trajectory import ModelStep, ReasoningTrajectory, UserStep
 
 NOW = "2025-10-29T13:30:00Z"
 RULE = "=" * 80

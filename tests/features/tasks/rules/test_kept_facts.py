@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.features.tasks.rules.kept_facts import KEPT_KINDS, POLICIES, keeps, read_cases, read_threads
-from turnkeeper.features.tasks.stores.bm25 import rank
+from turnkeeper.features.tasks.histories import rank
 
 CASES = read_cases()
 

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from tests.speed import cpu_seconds
+from turnkeeper.features.tasks.histories import MAX_QUERY_TERMS, rank
 from turnkeeper.features.tasks.rules.hand_off import validate_conversation_history
 from turnkeeper.features.tasks.rules.task_context import HistoryMessage
 from turnkeeper.features.tasks.session.task import CreateTask, PreparedTask, prepare_task
-from turnkeeper.features.tasks.stores.bm25 import MAX_QUERY_TERMS, rank
 from turnkeeper.models.settings.history_policy import HistoryPolicy
 
 NOW = "2026-01-01T00:00:00Z"

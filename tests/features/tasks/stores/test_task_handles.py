@@ -6,8 +6,7 @@ import pytest
 from sqlalchemy import func, select
 
 from tests.stores.builders import NOW
-from turnkeeper.features.tasks.stores.task_handles import LIFETIME, MAX_EXPIRED_AT_ONCE, TaskHandles
-from turnkeeper.features.tasks.tables import TASK_HANDLES
+from turnkeeper.features.tasks.tables import LIFETIME, MAX_EXPIRED_AT_ONCE, TASK_HANDLES, TaskHandles
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.database.database import Database
 from turnkeeper.stores.stores import Stores

@@ -19,8 +19,8 @@ from tests.harness import BOUND, Environment, asks, says
 from tests.workflows.test_web_ui import details
 from tests.workflows.turn.test_budgets import used
 from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.transcript.conversation import ModelStep, ToolResult, Usage
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
-from turnkeeper.models.transcript.trajectory import ModelStep, ToolResult, Usage
 
 STEP = 500
 """Tokens that every model call uses."""

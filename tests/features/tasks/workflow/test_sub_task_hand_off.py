@@ -6,14 +6,13 @@ import pytest
 
 from tests.features.tasks.workflow.test_sub_tasks import DELEGATE, answers, delegated, delegating, is_task, task_of
 from tests.harness import DrivenSession, Environment, broken, heal, last_user_message, replayer, says
-from turnkeeper.features.tasks.rules.condensing import INSTRUCTION, answer_of, read_request
-from turnkeeper.features.tasks.session.task_specs import RUN_TASK_SPEC
+from turnkeeper.features.tasks.rules.enrichment import INSTRUCTION, answer_of, read_request
+from turnkeeper.features.tasks.session.sub_tasks import RUN_TASK_SPEC
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.history_policy import HandOffPresets
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.conversation import ConversationMessage, ModelStep, ToolResult
 from turnkeeper.models.transcript.model_call import ModelRequest
-from turnkeeper.models.transcript.trajectory import ModelStep, ToolResult
 
 FACT = "The longest file is listed in the index of part 7."
 ANSWER = "It is as it was before. " * 30 + FACT + " That is all." * 30

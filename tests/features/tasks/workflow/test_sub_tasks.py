@@ -12,8 +12,8 @@ from tests.waiting import until
 from tests.workflows.test_web_ui import details
 from turnkeeper.features.tasks.session.sub_tasks import sub_task_id
 from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.transcript.conversation import ModelStep, ToolResult
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
-from turnkeeper.models.transcript.trajectory import ModelStep, ToolResult
 from turnkeeper.stores.temporal import search_attributes
 
 DELEGATE = "Delegate: find the longest file."

@@ -1,1 +1,0 @@
-"""Building a request to a model, and processing its answer."""

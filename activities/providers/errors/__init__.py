@@ -1,1 +1,0 @@
-"""Vendors' errors: what they mean, and how long to wait."""

@@ -1,1 +1,0 @@
-"""HTTP to a vendor: connections, streams, and bounds for what comes back."""

@@ -1,1 +1,0 @@
-"""Admitting and sending prompts, and reading their fates."""

@@ -1,1 +1,0 @@
-"""The contents that turns refer to by hash: large texts and attachments."""

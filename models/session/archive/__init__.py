@@ -1,1 +1,0 @@
-"""Moves from a session to the archive."""

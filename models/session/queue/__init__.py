@@ -1,1 +1,0 @@
-"""Prompts: how they are read, their order, and their fates."""

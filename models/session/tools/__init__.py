@@ -1,1 +1,0 @@
-"""A session's tools: those that it offers its model, and which of them may run."""

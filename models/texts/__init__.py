@@ -1,1 +1,0 @@
-"""Texts as people read them: on one line, with formulas, and with nothing hidden in them."""

@@ -1,1 +1,0 @@
-"""`turnkeeper doctor` and `turnkeeper replay-check`."""
