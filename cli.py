@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import importlib.metadata
 import logging
+import os
 import platform
 import signal
 import sys
@@ -26,7 +27,7 @@ from turnkeeper.clients.terminal.command_options import (
 from turnkeeper.features import all_features, enable_in_workflows, enabled
 from turnkeeper.features.feature import Feature, Finding
 from turnkeeper.models.settings.mcp_config import load_foreign_servers
-from turnkeeper.models.settings.settings import Settings, SettingsError, load_settings
+from turnkeeper.models.settings.settings import ENV_PREFIX, Settings, SettingsError, load_settings
 from turnkeeper.ops.local.logs import set_up_logging
 from turnkeeper.ops.local.process import (
     loop_watchdog,
@@ -71,9 +72,36 @@ for _feature in _enabled_features():
         commands.add_typer(_feature.commands.commands)
 
 
+AgentsArgument = Annotated[
+    Path | None, typer.Argument(metavar="[FILE]", help="A Python file with agents; its first one is chosen.")
+]
+
+
 @commands.command()
-def up() -> None:
+def up(file: AgentsArgument = None) -> None:
     """Start Temporal, a worker and the gateway on this machine. Ctrl-C stops them."""
+    _use_agents(file)
+    _run_stack()
+
+
+@commands.command()
+def dev(file: Annotated[Path, typer.Argument(metavar="FILE", help="A Python file with agents.")]) -> None:
+    """Do what `up` does, and reload the file whenever it is saved.
+
+    Calls that run finish in the old code. Sessions continue with the new agent at their next turn.
+    """
+    os.environ[f"{ENV_PREFIX}AGENTS_RELOAD"] = "true"
+    _use_agents(file)
+    _run_stack()
+
+
+def _use_agents(file: Path | None) -> None:
+    """Set the file with agents, also for the processes that this one starts."""
+    if file is not None:
+        os.environ[f"{ENV_PREFIX}AGENTS"] = str(file.resolve())
+
+
+def _run_stack() -> None:
     from turnkeeper.ops.local.dev_server import DevServerError
     from turnkeeper.ops.local.supervisor import check_state_folder, run_stack, run_until_signalled
 
@@ -91,11 +119,13 @@ def up() -> None:
 
 @commands.command()
 def worker(
+    file: AgentsArgument = None,
     activity_reports: Annotated[
         int | None, typer.Option(metavar="FD", hidden=True, help="Used by `turnkeeper up`.")
     ] = None,
 ) -> None:
     """Run a worker, which executes sessions. You can run any number."""
+    _use_agents(file)
     settings = settings_or_exit()
     set_up_logging(settings)
     close_to_others(settings.state_dir)
@@ -140,6 +170,10 @@ def chat(
         str | None,
         typer.Option(metavar="ID", callback=check_session_id, help="Continue this session. Default: a new one."),
     ] = None,
+    agent: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The agent of the new session, such as weather or weather@2."),
+    ] = None,
     url: UrlOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every event as a line of JSON.")] = False,
     attach: Annotated[
@@ -159,10 +193,18 @@ def chat(
     prompt; a rejected one is printed as an event. The end of stdin changes nothing. Ctrl-C leaves; at a terminal,
     Ctrl-D too.
     """
+    if agent is not None and session is not None:
+        exit_with("--agent is for a new session; --session continues one.")
     from turnkeeper.clients.terminal.chat import ChatCommand
 
     command = ChatCommand(
-        url=gateway_url(url), url_option=url, as_json=as_json, message=message, session=session, attach=attach or ()
+        url=gateway_url(url),
+        url_option=url,
+        as_json=as_json,
+        message=message,
+        session=session,
+        agent=agent,
+        attach=attach or (),
     )
     raise typer.Exit(command.chat())
 

@@ -8,7 +8,8 @@ import hashlib
 import importlib.metadata
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -24,6 +25,7 @@ from turnkeeper.activities.list_prices import ListPrices
 from turnkeeper.activities.model_client import ModelClient, ProviderSource
 from turnkeeper.activities.providers.offline.provider import use_texts
 from turnkeeper.activities.providers.provider import ProviderRegistry
+from turnkeeper.activities.toolbox.tool_server import ToolServer
 from turnkeeper.activities.toolbox.toolbox import build_toolbox
 from turnkeeper.activities.tools import QuickReader, ToolActivities, ToolSource
 from turnkeeper.activities.worker_feature import WorkerParts
@@ -155,30 +157,47 @@ async def run_worker(settings: Settings, client: Client, *, activity_reports: in
     stop_requested = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop_requested.set)
-    providers = ProviderRegistry.from_settings(settings)
     with loop_watchdog():
-        async with (
-            Stores.of(settings) as stores,
-            carrier_factory(settings)(client) as partials,
-            build_toolbox(settings) as tools,
-            build_worker(
-                client,
-                settings,
-                providers=providers,
-                tools=tools,
-                stores=stores,
-                partials=partials,
-                interceptors=interceptors,
-            ) as worker,
-            reporting(
-                worker,
-                settings,
-                tool_problems=lambda: tools.problems,
-                refused_parts=providers.refused_parts,
-            ),
-        ):
-            await partials.listen()
+        async with running_worker(settings, client, interceptors=interceptors):
             await stop_requested.wait()
+
+
+@asynccontextmanager
+async def running_worker(
+    settings: Settings, client: Client, *, interceptors: Sequence[Interceptor] = (), servers: Sequence[ToolServer] = ()
+) -> AsyncIterator[Stores]:
+    """Run a worker with all that the settings name while the block runs; `servers` are further ones of tools.
+
+    Yields its stores. Raises `SettingsError`.
+    """
+    providers = ProviderRegistry.from_settings(settings)
+    features = [part for feature in enabled(settings) if (part := feature.worker)]
+    servers = [*(server for feature in features for server in feature.tool_servers(settings)), *servers]
+    async with (
+        Stores.of(settings) as stores,
+        carrier_factory(settings)(client) as partials,
+        build_toolbox(settings, *servers) as tools,
+        build_worker(
+            client,
+            settings,
+            providers=providers,
+            tools=tools,
+            stores=stores,
+            partials=partials,
+            interceptors=interceptors,
+        ) as worker,
+        reporting(
+            worker,
+            settings,
+            tool_problems=lambda: tools.problems,
+            refused_parts=providers.refused_parts,
+        ),
+        AsyncExitStack() as running,
+    ):
+        for feature in features:
+            await running.enter_async_context(feature.running(settings, stores, tools))
+        await partials.listen()
+        yield stores
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from functools import cached_property
 from types import ModuleType
 
 from turnkeeper.activities.providers.provider import provider_class
-from turnkeeper.models.ids import BUILT_IN_PROVIDERS
+from turnkeeper.models.ids import providers
 from turnkeeper.models.transcript.conversation import COST_DIGITS, Usage
 from turnkeeper.models.transcript.model_call import ModelResponse
 
@@ -41,7 +41,7 @@ class ListPrices:
 
         Don't use it for sums of calls: long contexts have other prices.
         """
-        vendor = provider_class(provider).vendor.prices if provider in BUILT_IN_PROVIDERS else None
+        vendor = provider_class(provider).vendor.prices if provider in providers() else None
         if not vendor or self._prices is None:
             return None
         try:

@@ -260,6 +260,8 @@ class QuickReader:
     def __init__(self, tools: ToolSource, texts: LargeTexts) -> None:
         self._tools = tools
         self._texts = texts
+        self._late: set[str] = set()
+        """Tools of agents' files that were late once: they are not tried again, or they would run twice."""
 
     async def read(self, call: ModelCall, response: ModelResponse) -> dict[int, ToolResult]:
         """Return the results of the response's calls by position, if all of them are quick reads.
@@ -268,6 +270,8 @@ class QuickReader:
         `MAX_READ_SECONDS`, are left out; the workflow then runs them as activities.
         """
         if call.quick_reads is None or not _are_quick(response, call.quick_reads):
+            return {}
+        if self._late.intersection(one.name for one in response.calls):
             return {}
         count = len(response.calls)
         share = (call.quick_reads.room - len(response.model_dump_json().encode())) // count
@@ -283,6 +287,9 @@ class QuickReader:
         finally:
             for task in running:
                 task.cancel()
+        for part, task in zip(response.calls, running, strict=True):
+            if not task.done() and part.name in call.quick_reads.local:
+                self._late.add(part.name)
         return {index: result for index, task in enumerate(running) if (result := _result_in(task))}
 
     async def _result_of(self, invocation: ToolInvocation) -> ToolResult:
@@ -303,11 +310,16 @@ def _invocations(
     call: ModelCall, allowed: QuickReads, response: ModelResponse, *, inline_bytes: int
 ) -> Iterator[ToolInvocation]:
     for index, part in enumerate(response.calls):
+        local = allowed.local.get(part.name)
         yield ToolInvocation(
             session_id=current_session_id(),
             call_id=call_id(call.turn, call.step, index),
             name=part.name,
-            built_in=True,
+            server=local.server if local else "",
+            built_in=local is None,
+            tool_digest=local.tool_digest if local else "",
+            user=allowed.user if local else None,
+            agent=allowed.agent if local else None,
             args=part.args if isinstance(part.args, dict) else {},
             workspace=allowed.workspace,
             max_chars=allowed.max_chars,

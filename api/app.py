@@ -13,7 +13,12 @@ from temporalio.client import Client
 
 from turnkeeper.api.changes import ChangeObserver
 from turnkeeper.api.dependencies import reject_unknown_parameters
-from turnkeeper.api.http.authentication import AuthenticationMiddleware, LocalAuthenticator
+from turnkeeper.api.http.authentication import (
+    Authenticate,
+    AuthenticationMiddleware,
+    HostAuthenticator,
+    LocalAuthenticator,
+)
 from turnkeeper.api.http.compression import CompressionMiddleware
 from turnkeeper.api.http.limits import BodyLimitMiddleware, OriginCheckMiddleware, RateLimitMiddleware, RequestRates
 from turnkeeper.api.http.openapi import TAGS, with_media_types
@@ -50,8 +55,12 @@ def create_app(
     client: Client | None = None,
     partials: PartialCarrier | None = None,
     timeouts: Timeouts | None = None,
+    authenticate: Authenticate | None = None,
 ) -> FastAPI:
     """Build the gateway. It connects to Temporal when it starts, unless it is given a `client`. Raises `SettingsError`.
+
+    `authenticate` says who sends a request, in place of our keys: for an application that mounts the gateway and knows
+    its users. That application opens `router.lifespan_context` of the gateway in its own lifespan.
 
     `partials` replaces the carrier that the settings name, such as an in-memory one where the worker runs in the same
     process. The caller closes it. Without `timeouts` it has those of production.
@@ -83,7 +92,9 @@ def create_app(
 
     app = _Gateway(lifespan, _routes(*features), settings)
     own = (feature.authenticator(settings, stores, timeouts) for feature in features)
-    app.state.authenticator = next(filter(None, own), LocalAuthenticator())
+    app.state.authenticator = (
+        HostAuthenticator(authenticate) if authenticate else next(filter(None, own), LocalAuthenticator())
+    )
     app.state.closing, app.state.timeouts, app.state.rates = closing, timeouts, RequestRates(settings)
     install_problem_handlers(app)
     for feature in features:
@@ -139,7 +150,7 @@ def _add_middleware(app: _Gateway, settings: Settings, observers: Sequence[Chang
         rates=state.rates,
         finder=app.finder,
     )
-    app.add_middleware(OriginCheckMiddleware, settings=settings)
+    app.add_middleware(OriginCheckMiddleware, settings=settings, accepts_proxies=state.authenticator.is_on)
     app.add_middleware(page.ProblemPageMiddleware)
     app.add_middleware(ClosingMiddleware, closing=state.closing, timeouts=state.timeouts)
     app.add_middleware(ResponseHeadersMiddleware)

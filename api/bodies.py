@@ -1,6 +1,6 @@
 """Request and response bodies of the gateway that are not models of a session. Unknown fields are errors."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import (
     AfterValidator,
@@ -16,24 +16,22 @@ from pydantic import (
 )
 from pydantic_core import PydanticKnownError
 
-from turnkeeper.api.callers import Caller
 from turnkeeper.api.markdown import MAX_CHARS, MAX_TEXTS
 from turnkeeper.api.prompts import AttachmentBodies
 from turnkeeper.models.context.window import HistoryChange
 from turnkeeper.models.http_responses import SessionLinks
-from turnkeeper.models.ids import DEFAULT_TENANT, ID_PATTERN, WorkflowId, is_id, session_id_of, tenant_of
+from turnkeeper.models.ids import AGENT_PATTERN, DEFAULT_TENANT, ID_PATTERN, WorkflowId, is_id, session_id_of, tenant_of
 from turnkeeper.models.limits import MIN_STATE_BYTES, LimitsChange, SystemPrompt
 from turnkeeper.models.session.messages import (
-    Configure,
     EndSession,
     ModelName,
-    SessionInput,
+    SessionChanges,
     Title,
     UserName,
-    configured,
+    Variables,
 )
 from turnkeeper.models.session.prompts import PromptMode
-from turnkeeper.models.session.tools import ToolPolicy
+from turnkeeper.models.session.tools import ToolNames, ToolPolicy
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.texts import count_unencodable
 from turnkeeper.models.wire import NOT_BLANK_PATTERN, Items, Reason, Strict, UtcDatetime
@@ -111,11 +109,19 @@ class HistoryBody(_StrictNumbers, HistoryChange):
     """Settings of the window to change. The others keep their values."""
 
 
-class ConfigureBody(Configure):
-    """Change a session from its next turn on. `limits` and `history` change only the fields that are present."""
+AgentLabel = Annotated[str, Field(pattern=AGENT_PATTERN, examples=["weather", "weather@2"])]
+"""The name of an agent, for its newest version, or name and version."""
+
+
+class ConfigureBody(SessionChanges):
+    """Change a session from its next turn on. `limits` and `history` change only the fields that are present.
+
+    With `agent` the session is that version from then on: all else is as it says, and as the settings say.
+    """
 
     limits: LimitsBody | None = None
     history: HistoryBody | None = None
+    agent: AgentLabel | None = None
 
 
 class StartSession(Strict):
@@ -141,12 +147,17 @@ class StartSession(Strict):
     )
 
     id: Id | None = None
+    agent: AgentLabel | None = None
+    """What the session is to be, without a version its newest; `default`: none, but what the settings say."""
+    variables: Variables = {}
+    """What the agent's instructions name in braces."""
     title: Title | None = None
     user: UserName | None = None
     system_prompt: SystemPrompt | None = None
     model: ModelName | None = None
     limits: LimitsBody | None = None
     history: HistoryBody | None = None
+    tools: ToolNames | None = None
     tool_policy: ToolPolicy | None = None
     unattended: StrictBool = False
     workspace: Folder = ""
@@ -231,6 +242,8 @@ class Chat(Strict):
     id: Id | None = None
     workflow_id: Id | None = None
     user_name: UserName | None = None
+    agent: AgentLabel | None = None
+    """Used only if the call starts a session."""
 
 
 class Cancel(Strict):
@@ -323,41 +336,6 @@ def chat_page(workflow_id: WorkflowId) -> str:
 def chat_url(settings: Settings, workflow_id: WorkflowId) -> str:
     """Return the address of the chat page that shows a session."""
     return f"{settings.gateway_url}{chat_page(workflow_id)}"
-
-
-def default_input(settings: Settings, workflow_id: WorkflowId, *, user: str | None) -> SessionInput:
-    """Return what a session is started with where nothing else is said: the settings, frozen into its history.
-
-    `user` is the person whose session it is: the one that the request names, otherwise the caller's.
-    """
-    return SessionInput(
-        user=user,
-        model=settings.first_model,
-        system_prompt=settings.system_prompt,
-        limits=settings.limits,
-        history=settings.history,
-        features=settings.session_features,
-        chat_url=chat_url(settings, workflow_id),
-    )
-
-
-def requested_input(options: StartSession, settings: Settings, workflow_id: WorkflowId, caller: Caller) -> SessionInput:
-    """Return what a session is started with that a caller has described. Raises `RejectedError`."""
-    base = default_input(settings, workflow_id, user=options.user or caller.user)
-    change = Configure(
-        title=options.title,
-        model=options.model,
-        limits=options.limits,
-        history=options.history,
-        tool_policy=options.tool_policy,
-    )
-    fields: dict[str, Any] = {
-        "workspace": options.workspace,
-        "unattended": options.unattended,
-    }
-    if options.system_prompt is not None:
-        fields["system_prompt"] = options.system_prompt
-    return configured(base, change).model_copy(update=fields)
 
 
 def session_links(settings: Settings, workflow_id: WorkflowId, *, namespace: str) -> SessionLinks:

@@ -45,10 +45,10 @@ class Kind:
 # fmt: off
 ProblemName = Literal[
     "malformed-request", "unauthenticated", "forbidden", "foreign-host", "foreign-origin", "proxied", "unknown-session",
-    "unknown-task", "unknown-prompt", "unknown-turn", "unknown-call", "unknown-blob", "not-found", "method-not-allowed",
-    "request-timeout", "session-exists", "session-ended", "no-longer-retained", "state-full", "not-waiting",
-    "not-running", "not-failed", "not-awaiting-approval", "other-arguments", "idempotency-key-reused", "too-large",
-    "invalid", "queue-full", "rate-limited", "head-too-large", "internal", "temporal-unreachable",
+    "unknown-task", "unknown-prompt", "unknown-turn", "unknown-call", "unknown-blob", "unknown-agent", "not-found",
+    "method-not-allowed", "request-timeout", "session-exists", "session-ended", "no-longer-retained", "state-full",
+    "not-waiting", "not-running", "not-failed", "not-awaiting-approval", "other-arguments", "idempotency-key-reused",
+    "too-large", "invalid", "queue-full", "rate-limited", "head-too-large", "internal", "temporal-unreachable",
     "archive-unavailable", "issuer-unavailable", "deletion-refused", "stopping", "too-many-connections", "no-worker",
     "session-stuck",
 ]
@@ -97,6 +97,7 @@ KINDS: dict[ProblemName, Kind] = {
     "unknown-turn": Kind(404, "Turn not found", "the session has no such turn", "The session has no turn {turn_id!r}."),
     "unknown-call": Kind(404, "Tool call not found", "the session has no such tool call"),
     "unknown-blob": Kind(404, "Text not found", "the session has no such text", "The session has no text {name!r}."),
+    "unknown-agent": Kind(404, "Agent not found", "there is no such agent", "There is no agent {name!r}."),
     "not-found": Kind(404, "Not found", text="There is nothing at {path}."),
     "method-not-allowed": Kind(
         405, "Method not allowed", text="{path} doesn't support {method}. Supported: {allowed}."

@@ -15,7 +15,7 @@ answered: the id may have been sent again, and become a turn that is not archive
 """
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -252,6 +252,10 @@ def attachment_path(workflow_id: WorkflowId, content_hash: str) -> str:
 NO_CONTENTS: Mapping[str, bytes] = MappingProxyType({})
 
 
+NewSession = Callable[[], Awaitable[SessionInput]]
+"""Returns what a session is started with, if it is not there yet."""
+
+
 class PromptSender:
     """Sends prompts to sessions. Methods raise `ProblemError`."""
 
@@ -268,16 +272,21 @@ class PromptSender:
         workflow_id: WorkflowId,
         prompt: PromptSignal,
         *,
-        start: SessionInput | None = None,
+        start: NewSession | None = None,
         contents: Mapping[str, bytes] = NO_CONTENTS,
     ) -> str:
         """Store the `contents` of its attachments, by hash, and signal the prompt; return its id.
 
-        With `start` the session is started if its id was never used. Sending a prompt again makes no second one: the
-        session knows its id. Raises 404, 409 if the session has ended, 429 and 503.
+        If the id was never used, the session is started as `start` says. Sending a prompt again makes no second one:
+        the session knows its id. Raises 404, 409 if the session has ended, 429 and 503.
         """
         await self._reader.admission.admit(workflow_id, prompt)
-        new_session = start if start is not None and not await self._was_used(workflow_id) else None
+        new_session, unavailable = None, None
+        if start is not None and not await self._was_used(workflow_id):
+            try:
+                new_session = await start()
+            except StoreUnavailableError as error:
+                unavailable = error  # of the session's agent; but Temporal may have the session
         try:
             await self._attachments.store(workflow_id, contents, is_started_next=new_session is not None)
             if new_session is not None:
@@ -285,6 +294,8 @@ class PromptSender:
             else:
                 await self._sessions.prompt(workflow_id, prompt)
         except ProblemError as error:
+            if unavailable and error.problem.status == 404:
+                raise unavailable from error
             if start is not None and error.problem.status == 404:
                 raise await used_id_error(self._reader.client, workflow_id, self._reader.timeouts) from error
             raise

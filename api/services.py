@@ -19,6 +19,7 @@ from turnkeeper.api.http.authentication import Authenticator
 from turnkeeper.api.http.streams import Closing
 from turnkeeper.api.live.feed import UpdateFeed
 from turnkeeper.api.markdown import MarkdownRenderer
+from turnkeeper.api.new_sessions import AgentSource, NewSessions
 from turnkeeper.api.prompts import AttachmentKeeper, FateReader, PromptSender
 from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import SessionReader
@@ -48,7 +49,8 @@ class Services:
     reader: SessionReader
     sessions: SessionCommands
 
-    # Sending prompts
+    # Starting sessions, and sending prompts
+    new_sessions: NewSessions
     attachments: AttachmentKeeper
     sender: PromptSender
 
@@ -81,6 +83,8 @@ class Services:
             self.of_features[type(service)] = service
             if isinstance(service, ChangeObserver):
                 self.observers.append(service)
+            if isinstance(service, AgentSource):
+                self.new_sessions.agents = service
 
     @classmethod
     def of(
@@ -109,6 +113,7 @@ class Services:
             observers=observers,
             reader=reader,
             sessions=sessions,
+            new_sessions=NewSessions(settings),
             attachments=attachments,
             sender=sender,
             texts=texts,

@@ -20,7 +20,7 @@ from turnkeeper.features.feature import Feature
 if TYPE_CHECKING:
     from turnkeeper.models.settings.settings import Settings
 
-FEATURES = ("access", "listing", "copies", "tasks", "mcp", "ai_sdk")
+FEATURES = ("access", "listing", "copies", "tasks", "agents", "mcp", "ai_sdk")
 """All features, each after those that it needs."""
 
 
@@ -37,6 +37,8 @@ def enabled(settings: "Settings") -> list[Feature]:
         raise SettingsError(f"features: there is no {unknown[0]!r}; there are {', '.join(FEATURES)}")
     if settings.auth.is_on and "access" not in names:
         raise SettingsError("auth: without the feature access nobody could log in; add it to features")
+    if settings.agents and "agents" not in names:
+        raise SettingsError("agents: without the feature agents nobody reads the file; add it to features")
     features = [_load(name) for name in FEATURES if name in names]
     for feature in features:
         if missing := [name for name in feature.needs if name not in names]:

@@ -1,5 +1,6 @@
 """One feature of the product: its name, what it needs, and its parts for each process."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -81,6 +82,13 @@ class CommandsFeature:
 
     commands: "typer.Typer | None" = None
     """Commands beside those of `cli.py`."""
+
+    async def variables(self, settings: "Settings", print_line: Callable[[str], None]) -> Mapping[str, str]:
+        """Return environment variables with settings of the gateway that follow from what `turnkeeper up` starts.
+
+        Raises `SettingsError`: nothing can be started.
+        """
+        return {}
 
     async def check(self, settings: "Settings") -> Finding | None:
         """Return what `turnkeeper doctor` says, and `turnkeeper up` if it is broken; `None`: nothing."""

@@ -144,6 +144,8 @@ class SessionDescription(Frozen):
     title: str | None = None
     user: str | None = None
     model: str | None = None
+    agent: str | None = None
+    """The version that its next turn runs with, as in `weather@2`; null: it is no agent of a name."""
     status: SessionStatus
     waiting_until: UtcDatetime | None = None
     """With status `waiting_retry`: when the model is asked again."""
@@ -211,6 +213,40 @@ class DeletionReceipt(Frozen):
     runs: int | None = None
     remaining: int | None = None
     archived_turns: int | None = None
+
+
+class Agent(Frozen):
+    """A version of an agent. Its `instructions` are a session's system prompt; null: as the settings say."""
+
+    name: str
+    version: int
+    label: str
+    """What a session is started with: `weather@2`."""
+    created_at: UtcDatetime
+    instructions: str
+    model: str | None = None
+    tools: list[str] = []
+    """Exactly the tools that it has."""
+    tool_policy: dict[str, str] = {}
+    limits: dict[str, JsonValue] | None = None
+    history: dict[str, JsonValue] | None = None
+    handoffs: list[str] = []
+    """The agents that it may start as tasks."""
+
+
+class AgentList(Frozen):
+    """The newest version of every agent. `default`: that of sessions that name none; null: what the settings say."""
+
+    agents: Items[Agent]
+    default: str | None = None
+    tool_problems: dict[str, str] = {}
+    """Why tool servers have no tools now, by server: for admins, and of a worker on the gateway's machine."""
+
+
+class AgentVersionList(Frozen):
+    """Versions of one agent, the newest first."""
+
+    versions: Items[Agent]
 
 
 class Health(Frozen):
@@ -325,6 +361,7 @@ Action = Literal[
     "delete",
     "import",
     "fork",
+    "define_agent",
     "create_task",
     "message_task",
     "cancel_task",

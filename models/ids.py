@@ -6,6 +6,8 @@ sessions; the types make mypy find a place that mixes the two up.
 """
 
 import re
+from collections.abc import Mapping
+from functools import cache
 from typing import NewType
 
 from turnkeeper.models.errors import RejectedError
@@ -19,6 +21,9 @@ PublicId = NewType("PublicId", str)
 ID_PATTERN = r"^[A-Za-z0-9._~-]{1,128}$"
 CALL_ID_PATTERN = r"^[0-9]{1,9}\.[0-9]{1,9}\.[0-9]{1,9}$"
 TENANT_PATTERN = r"^[a-z0-9][a-z0-9-]{0,31}$"
+AGENT_NAME_PATTERN = r"[a-z0-9][a-z0-9_-]{0,63}"
+AGENT_PATTERN = rf"^{AGENT_NAME_PATTERN}(@[1-9][0-9]{{0,8}})?$"
+"""An agent's name, or its name and version: `weather@2`."""
 _ID = re.compile(ID_PATTERN[1:-1])
 _TENANT = re.compile(TENANT_PATTERN[1:-1])
 _PREFIX = re.compile(f"({TENANT_PATTERN[1:-1]}):")
@@ -120,10 +125,28 @@ BUILT_IN_PROVIDERS = {
 }
 """The class of each provider, written as an entry point: only workers and `doctor` load it."""
 
+PROVIDERS = "turnkeeper.providers"
+"""The group of entry points by which other packages add providers: name and class, as in the table above."""
+
+_PROVIDER = re.compile(r"[a-z][a-z0-9-]{0,31}")
 _NAME = re.compile(r"[!-~]{0,128}")
 
-MODEL_PATTERN = f"^({'|'.join(BUILT_IN_PROVIDERS)}):[!-~]{{0,128}}$"
-"""Pattern of model names, for clients that check one before they send it."""
+
+@cache
+def providers() -> Mapping[str, str]:
+    """Return the providers of this installation: the built-in ones, and those of other packages (AGN-8).
+
+    All workers and gateways have the same ones. A worker calls this before it runs a session, since it reads files.
+    """
+    from importlib.metadata import entry_points  # slow to load, and seldom needed
+
+    others = {one.name: one.value for one in entry_points(group=PROVIDERS) if _PROVIDER.fullmatch(one.name)}
+    return {**BUILT_IN_PROVIDERS, **{name: path for name, path in others.items() if name not in BUILT_IN_PROVIDERS}}
+
+
+def model_pattern() -> str:
+    """Return the pattern of model names, for clients that check one before they send it."""
+    return f"^({'|'.join(providers())}):[!-~]{{0,128}}$"
 
 
 def split_model(model: str) -> tuple[str, str]:
@@ -133,8 +156,8 @@ def split_model(model: str) -> tuple[str, str]:
     (('offline', 'script/demo'), ('offline', ''))
     """
     provider, colon, name = model.partition(":")
-    if not colon or provider not in BUILT_IN_PROVIDERS:
-        allowed = ", ".join(BUILT_IN_PROVIDERS)
+    if not colon or (provider not in BUILT_IN_PROVIDERS and provider not in providers()):
+        allowed = ", ".join(providers())
         raise RejectedError(
             "invalid",
             f"model: {model[:60]!a} names none of the providers {allowed}; write it as openai:gpt-5.5.",

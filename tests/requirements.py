@@ -19,6 +19,7 @@ AREAS = {
     "TSK": "Tasks",
     "API": "Gateway and clients",
     "OPS": "Operation",
+    "AGN": "Agents and tools of one's own",
 }
 
 SENTENCES = {
@@ -97,6 +98,14 @@ SENTENCES = {
     "OPS-11": "Benchmarks compare every measurement with a floor from the same run.",
     "OPS-12": "Dependencies are few and pinned, and extras are optional.",
     "OPS-13": "The service has what its operators expect: backups, webhooks, automatic titles, tools of their own.",
+    "AGN-1": "An agent with a tool is ten lines of Python, which one command runs.",
+    "AGN-2": "An agent is instructions, a model, rules, and exactly the tools that it names.",
+    "AGN-3": "A tool is a function; it runs in a process of its own, and no harm of it reaches a session.",
+    "AGN-4": "Agents are data in versions that never change, and a session keeps the one that it was started with.",
+    "AGN-5": "Agents run in somebody's own application: mounted, and beside the workflows of a worker.",
+    "AGN-6": "Tests of one's own agent run against a real server, with a model that the test writes.",
+    "AGN-7": "An agent reads skills by their names, and the workspace's `AGENTS.md` is part of its instructions.",
+    "AGN-8": "A tool is a function, an agent an object, a provider a package with an entry point, a feature a folder.",
 }
 
 MISSING = {
@@ -110,9 +119,15 @@ MISSING = {
         "`--resume`, `--continue`, completion, history across starts, `/sessions` and others, commands for operators."
     ),
     "API-7": "examples of the other bodies and of most answers; a test that operation ids do not change.",
+    "AGN-1": "links in under 3 s on any machine.",
+    "AGN-2": "MCP servers of an agent, `model_settings`.",
+    "AGN-3": "a CEL rule for `ask`, `in_process`.",
+    "AGN-4": "`turnkeeper agents apply`, defining agents at the page.",
+    "AGN-5": "the chat page and MCP below a prefix, behind nginx; no `Any` in public names.",
+    "AGN-7": "`AGENTS.md`; skills are read once a version, not once a segment.",
     "OPS-1": "`make test` within ten minutes on two cores.",
     "OPS-2": "downloading the server by the SDK has no test.",
-    "OPS-3": "`init`, `tools`, `agents`, `inbox`, `answer`, `usage`, `rollout`, `backup` and `restore`.",
+    "OPS-3": "`agents`, `inbox`, `answer`, `usage`, `rollout`, `backup` and `restore`.",
     "OPS-6": "traces and metrics.",
     "OPS-7": "all of it.",
     "OPS-8": "worker versioning (pinned, upgrade at continue-as-new, idle sessions moved).",
@@ -122,7 +137,7 @@ MISSING = {
         "[What was tried](scaling.md#goals-that-are-not-reached) for each of them."
     ),
     "OPS-12": "pip-audit and bandit in `.ci/run`.",
-    "OPS-13": "webhooks, `turnkeeper backup` and `restore`, tools of one's own in Python, titles by the model.",
+    "OPS-13": "webhooks, `turnkeeper backup` and `restore`, titles by the model.",
 }
 """What of a requirement does not hold yet. No test can know whether this is complete."""
 

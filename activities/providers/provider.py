@@ -14,7 +14,7 @@ from pkgutil import resolve_name
 from typing import Self
 
 from turnkeeper.activities.providers.protocol import AttachmentProblem, CallInfo, Delta, ErrorKind, ModelError
-from turnkeeper.models.ids import BUILT_IN_PROVIDERS
+from turnkeeper.models.ids import BUILT_IN_PROVIDERS, providers
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
 
@@ -108,7 +108,7 @@ class ProviderRegistry:
         def build(name: str) -> Provider:
             return provider_class(name).from_settings(settings)
 
-        return cls({name: partial(build, name) for name in BUILT_IN_PROVIDERS})
+        return cls({name: partial(build, name) for name in providers()})
 
     def resolve(self, model: str) -> tuple[Provider, str]:
         """Return the provider of `<provider>:<name>` and the name. Raises `ModelError`."""

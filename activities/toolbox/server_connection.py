@@ -190,6 +190,13 @@ class ServerConnection:
             # It was not delivered, so it may be sent again, for example to a restarted server.
         raise UnreachableError("it accepts no calls")
 
+    def restart(self) -> None:
+        """Connect anew for all later calls; the calls that run finish over the old link."""
+        if self._link is not None:
+            self._link.stopping.set()
+        self._pause_seconds = self._paused_until = 0.0
+        self.start_listing()
+
     async def aclose(self) -> None:
         """End all links and background tasks. A later call would connect again."""
         for task in self._background:

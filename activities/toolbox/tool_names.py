@@ -97,6 +97,7 @@ class NamedTool:
             built_in=server.built_in,
             server="" if server.built_in else server.name,
             own_name="" if server.built_in else _sanitized_name(self.tool.name),
+            local=server.signer is not None,
         )
 
     @cached_property

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Protocol
 
+from turnkeeper.activities.toolbox.call_context import CallSigner
 from turnkeeper.models.errors import TurnkeeperError
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class ToolServer:
     timeout: float | None = None
     included: tuple[str, ...] | None = None
     """Patterns of the only tools to offer; `None`: all."""
+    signer: CallSigner | None = None
+    """Tells the server for whom each call runs; `None`: it is not told."""
     excluded: tuple[str, ...] = ()
     """Patterns of tools that are not offered."""
 

@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Self, cast
 
 from turnkeeper.activities.toolbox.built_in import BuiltInConnection, built_in_tools
+from turnkeeper.activities.toolbox.call_context import CONTEXT
 from turnkeeper.activities.toolbox.tool_names import NamedTool, ToolNames, error_result, one_line
 from turnkeeper.activities.toolbox.tool_server import Remote, ToolChangedError, ToolServer
 from turnkeeper.activities.tools import ProgressListener, ServerLostError
@@ -66,6 +67,7 @@ class Toolbox:
         `problems`: why further servers, by name, can't be among them.
         """
         self._lasting_problems = dict(problems)
+        self._noted_problems: dict[str, str] = {}
         self._connections = {server.name: _connection_to(server) for server in servers}
         if len(self._connections) < len(servers):
             raise ValueError(f"tool servers need names of their own, not {[server.name for server in servers]!r}")
@@ -89,7 +91,19 @@ class Toolbox:
     def problems(self) -> dict[str, str]:
         """Why servers have no tools now, by name, for the operator: a server's last words are part of it."""
         failing = {name: one.problem for name, one in self._connections.items() if one.problem}
-        return {**self._lasting_problems, **failing}
+        return {**self._lasting_problems, **self._noted_problems, **failing}
+
+    def note_problem(self, server: str, problem: str) -> None:
+        """Note what is wrong with a server that has tools; empty: nothing any more."""
+        self._noted_problems.pop(server, None)
+        if problem:
+            self._noted_problems[server] = problem
+
+    def restart(self, server: str) -> None:
+        """Let a new process of a server run the calls from now on; those that run finish in the old one."""
+        connection = self._connections[server]
+        if not isinstance(connection, BuiltInConnection):
+            connection.restart()
 
     async def list_tools(self) -> ToolList:
         """Return the current tools, in a stable order, with unique names.
@@ -238,7 +252,10 @@ async def _call(named_tool: NamedTool, invocation: ToolInvocation, on_progress: 
     if isinstance(connection, BuiltInConnection):
         return await connection.call(named_tool.tool.name, invocation)
     # A call id is unique only in its session, but a server may serve all sessions.
-    meta = cast("RequestParamsMeta", {IDEMPOTENCY_KEY: f"{invocation.session_id}/{invocation.call_id}"})
+    key = f"{invocation.session_id}/{invocation.call_id}"
+    signer = connection.server.signer
+    context = {CONTEXT: signer.signed_context(invocation, key)} if signer else {}
+    meta = cast("RequestParamsMeta", {IDEMPOTENCY_KEY: key, **context})
     tool = cast("Tool", named_tool.tool)
     result = await connection.call(tool, invocation.args, meta, patience=invocation.patience, on_progress=on_progress)
     return named_tool.result_of(result)
@@ -247,8 +264,10 @@ async def _call(named_tool: NamedTool, invocation: ToolInvocation, on_progress: 
 # ---- the servers of `mcp.json`
 
 
-def build_toolbox(settings: Settings) -> Toolbox:
+def build_toolbox(settings: Settings, *others: ToolServer) -> Toolbox:
     """Return the tools of all servers, the built-in ones first. What is wrong in `mcp.json` is logged.
+
+    `others` are servers that are not in the file: those of features.
 
     Raises:
         SettingsError: The setting `mcp_config` names no file.
@@ -258,7 +277,7 @@ def build_toolbox(settings: Settings) -> Toolbox:
         _log.error("the tool server %r is left out: %s", name, problem)
     for name, notes in config.notes.items():
         _log.warning("of the tool server %r: %s", name, "; ".join(notes))
-    servers = [own_tool_server(settings), *foreign_tool_servers(config, settings)]
+    servers = [own_tool_server(settings), *others, *foreign_tool_servers(config, settings)]
     return Toolbox(servers, problems=config.problems)
 
 

@@ -112,6 +112,11 @@ class Workspace:
         names = (TENANTS, tenant) if tenant else ()
         return cls(root, (*names, *_names_in(folder)), OffLimits(off_limits))
 
+    @property
+    def path(self) -> Path:
+        """The absolute path of the folder, which need not exist."""
+        return self._root.absolute().joinpath(*self._folder)
+
     def read(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
         """Return the content of a regular file. Raises `WorkspaceError`, also if it has more than `max_bytes`."""
         names = _names_of_file(path)

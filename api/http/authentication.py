@@ -1,19 +1,19 @@
 """The check on every request: whose it is, and whether that caller may use the route (API-4)."""
 
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Protocol
 
 import anyio
-from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from turnkeeper.api.callers import LOCAL, LOCAL_IDENTITY, Identity
+from turnkeeper.api.callers import LOCAL, LOCAL_IDENTITY, Caller, Identity
 from turnkeeper.api.changes import ChangeObserver, Refusal, changes_something
 from turnkeeper.api.http.limits import RequestRates
 from turnkeeper.api.http.responses import problem_response
-from turnkeeper.api.problems import ProblemError, problem, problem_of
+from turnkeeper.api.problems import NO_CREDENTIAL, ProblemError, problem, problem_of
 from turnkeeper.api.roles import RequestedRoute, RouteFinder, require
 from turnkeeper.stores.database.database import StoreUnavailableError
 
@@ -29,8 +29,8 @@ class Authenticator(Protocol):
     def is_on(self) -> bool:
         """Whether requests need a credential."""
 
-    async def identify(self, headers: Headers) -> Identity:
-        """Return who sends a request with these headers. Raises `ProblemError` and `StoreUnavailableError`."""
+    async def identify(self, request: HTTPConnection) -> Identity:
+        """Return who sends a request. Raises `ProblemError` and `StoreUnavailableError`."""
 
     def until_it_ends(
         self, identity: Identity, *, may_end: Callable[[], bool] = ...
@@ -43,13 +43,32 @@ class LocalAuthenticator:
 
     is_on = False
 
-    async def identify(self, headers: Headers) -> Identity:
+    async def identify(self, request: HTTPConnection) -> Identity:
         return LOCAL_IDENTITY
 
     def until_it_ends(
         self, identity: Identity, *, may_end: Callable[[], bool] = lambda: True
     ) -> AbstractContextManager[anyio.CancelScope]:
         return anyio.CancelScope()
+
+
+Authenticate = Callable[[HTTPConnection], Awaitable[Caller | None]]
+"""Returns who sends a request; `None`: nobody who may use the gateway."""
+
+
+class HostAuthenticator(LocalAuthenticator):
+    """Asks the application that the gateway is mounted in. A stream lasts, also if its caller logs out there."""
+
+    is_on = True
+
+    def __init__(self, authenticate: Authenticate) -> None:
+        self._authenticate = authenticate
+
+    async def identify(self, request: HTTPConnection) -> Identity:
+        caller = await self._authenticate(request)
+        if caller is None:
+            raise problem("unauthenticated", NO_CREDENTIAL)
+        return Identity(caller)
 
 
 def until_credential_ends(scope: MutableMapping[str, Any]) -> AbstractContextManager[object]:
@@ -105,11 +124,11 @@ class AuthenticationMiddleware:
             access = route.access
         except ProblemError:
             # A stranger learns nothing of routes, not even that one has no role.
-            await self._authenticator.identify(Headers(scope=scope))
+            await self._authenticator.identify(HTTPConnection(scope))
             raise
         if access == "open":
             return None
-        identity = await self._authenticator.identify(Headers(scope=scope))
+        identity = await self._authenticator.identify(HTTPConnection(scope))
         try:
             require(identity.caller, access)
         except ProblemError:

@@ -61,7 +61,7 @@ _HTTP_SCHEMES = {"ws": "http", "wss": "https"}
 class OriginCheckMiddleware:
     """Accepts requests that use one of the gateway's own names and don't come from a foreign page."""
 
-    def __init__(self, app: ASGIApp, *, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, *, settings: Settings, accepts_proxies: bool) -> None:
         self._app = app
         public = parse_origin(settings.public_url) if settings.public_url else None
         listens_on = normal_host(settings.api_host)
@@ -70,7 +70,7 @@ class OriginCheckMiddleware:
         self._accepts_addresses = listens_on in _EVERY_ADDRESS
         # Origins that may send requests besides the one that a request is addressed to.
         self._trusted_origins = frozenset({public}) - {None}
-        self._accepts_proxies = settings.auth.is_on
+        self._accepts_proxies = accepts_proxies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan" or (error := self._problem_with(scope)) is None:

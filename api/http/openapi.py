@@ -20,6 +20,10 @@ TAGS: list[dict[str, Any]] = [
         "description": "Prompts in, turns out. A turn is one prompt and the whole response to it. Clients get updates "
         "by polling, by waiting, or from a stream of events.",
     },
+    {
+        "name": "agents",
+        "description": "Instructions, a model, tools and rules under one name, in versions that never change.",
+    },
     {"name": "approvals", "description": "Tool calls that wait for approval, and the decisions."},
     {
         "name": "tasks",

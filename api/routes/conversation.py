@@ -4,13 +4,14 @@ import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 from uuid import uuid4
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from turnkeeper.api.bodies import Chat, Retry, SendPrompt, default_input, session_path
+from turnkeeper.api.bodies import Chat, Retry, SendPrompt, session_path
 from turnkeeper.api.changes import Starts
 from turnkeeper.api.dependencies import CallId, ChangesDep, MessageId, ServicesDep, SessionId
 from turnkeeper.api.http.authentication import until_credential_ends
@@ -123,12 +124,8 @@ async def send_prompt(
     starts: Starts = "unless it exists" if start else "nothing"
     async with changes.begin("prompt", workflow_id, message_id=message_id, starts=starts) as entry:
         prompt, contents = await _prompt_of(services, workflow_id, body, message_id)
-        entry.message_id = message_id = await services.sender.send(
-            workflow_id,
-            prompt,
-            start=default_input(services.settings, workflow_id, user=changes.caller.user) if start else None,
-            contents=contents,
-        )
+        new = partial(services.new_sessions.default_input, workflow_id, user=changes.caller.user) if start else None
+        entry.message_id = message_id = await services.sender.send(workflow_id, prompt, start=new, contents=contents)
     if wait:
         turn: ConversationMessage | None = None
         with until_credential_ends(request.scope):
@@ -190,7 +187,8 @@ async def chat(
     starts: Starts = "unless it exists" if body.workflow_id or prompt_id else "new"
     async with changes.begin("prompt", workflow_id, message_id=prompt_id, starts=starts) as entry:
         prompt, contents = await _prompt_of(services, workflow_id, body, prompt_id)
-        start = default_input(services.settings, workflow_id, user=body.user_name or changes.caller.user)
+        user = body.user_name or changes.caller.user
+        start = partial(services.new_sessions.default_input, workflow_id, user=user, agent=body.agent)
         entry.message_id = message_id = await services.sender.send(workflow_id, prompt, start=start, contents=contents)
     return accepted(workflow_id, message_id)
 

@@ -114,7 +114,7 @@ async def get_me(request: Request) -> Me:
     """Return who the request's key or token, or the page's login, makes the caller; null without a valid one."""
     authenticator: Authenticator = request.app.state.authenticator
     try:
-        identity = await authenticator.identify(request.headers)
+        identity = await authenticator.identify(request)
     except ProblemError as error:
         if error.problem.status != 401:
             raise

@@ -5,7 +5,7 @@ from uuid import uuid4
 from fastapi import APIRouter, Response
 from temporalio.client import WorkflowExecutionDescription
 
-from turnkeeper.api.bodies import Cancel, ConfigureBody, End, StartSession, requested_input, session_links, session_path
+from turnkeeper.api.bodies import Cancel, ConfigureBody, End, StartSession, session_links, session_path
 from turnkeeper.api.changes import Starts, field_names
 from turnkeeper.api.dependencies import ChangesDep, ServicesDep, SessionId
 from turnkeeper.api.history.visible_sessions import visible_session
@@ -54,7 +54,7 @@ async def start_session(
     fields = field_names(options, without=("id", "prompt", "attachments"))
     starts: Starts = "unless it exists" if options.id else "new"
     async with changes.begin("start", workflow_id, fields=fields, starts=starts) as entry:
-        start = requested_input(options, services.settings, workflow_id, changes.caller)
+        start = await services.new_sessions.requested_input(options, workflow_id, changes.caller)
         attachments = attachments_of(options.attachments)
         prepared = await services.attachments.prepare(workflow_id, attachments, limits=start.limits)
         if options.prompt is not None or prepared.attachments:
@@ -97,7 +97,7 @@ async def configure_session(
     """Change the session from its next turn on. `limits` and `history` change only the fields that are present."""
     require_for_fields(changes.caller, body)
     async with changes.begin("configure", workflow_id, fields=field_names(body)):
-        await services.sessions.configure(workflow_id, body)
+        await services.sessions.configure(workflow_id, await services.new_sessions.change(body, workflow_id))
     return SessionChanged(workflow_id=session_id_of(workflow_id))
 
 
@@ -178,6 +178,7 @@ def _description_of(state: ConversationState, workflow_id: WorkflowId, links: Se
         title=session.title,
         user=session.user,
         model=session.model,
+        agent=session.agent,
         status=state.status,
         waiting_until=state.waiting_until,
         waiting_reason=state.waiting_reason,

@@ -1,11 +1,11 @@
 """Whether Temporal has committed the state that a query result shows (SES-12).
 
-A query result names the workflow tasks that it depends on, each by the time of the event that started it
-(`models/as_of.py`): every attempt of a task has another one. The completion of a task is in the history before the
-worker that completed it answers anything else, so it is nearly always there already: the session's watch has seen it,
-or one page of the newest events shows it. Otherwise the task is still open, or was undone because its worker died or
-took too long. Then the result is dropped, since the task runs again with other times. The worker that gave it would
-continue from the wrong state, so it is made to evict the session (`workflows/hosting/sdk_internals.py`).
+A query result names the workflow tasks that it depends on, each by the time of the event that started it (`AsOf` in
+`models/wire.py`): every attempt of a task has another one. The completion of a task is in the history before the worker
+that completed it answers anything else, so it is nearly always there already: the session's watch has seen it, or one
+page of the newest events shows it. Otherwise the task is still open, or was undone because its worker died or took too
+long. Then the result is dropped, since the task runs again with other times. The worker that gave it would continue
+from the wrong state, so it is made to evict the session (`workflows/hosting.py`).
 """
 
 import asyncio

@@ -2,6 +2,7 @@
  * The chat page: shows the session in the address and passes its changes to the panels.
  */
 
+import { AgentChoice } from "./panels/agent_choice.js";
 import { Composer } from "./panels/composer.js";
 import { ContextPanel } from "./panels/context_panel.js";
 import { Conversation } from "./conversation/conversation.js";
@@ -48,6 +49,7 @@ class Page {
   #welcome = byId("welcome", HTMLElement);
   #notFound = byId("not-found", HTMLElement);
   #noTurns = byId("no-turns", HTMLElement);
+  #agent = new AgentChoice();
   #model = byId("new-model", HTMLInputElement);
 
   /** @param {LoginPanel} login */
@@ -112,7 +114,12 @@ class Page {
     this.#composer.begin(conversation?.id ?? null);
     this.#showState();
     if (conversation) void conversation.open();
-    else void this.#login.ready.then(() => this.#composer.focus()); // readers have none
+    else void this.#login.ready.then(() => this.#beginAnew());
+  }
+
+  #beginAnew() {
+    this.#composer.focus(); // readers have none
+    void this.#agent.refresh();
   }
 
   /**
@@ -129,19 +136,21 @@ class Page {
   #startSession() {
     const id = newId();
     const model = this.#model.value.trim();
+    const agent = this.#agent.chosen;
     history.pushState(null, "", `/?session=${id}`);
-    this.#show(new Conversation(id, this.#listener(), model ? { model } : {}));
+    this.#show(new Conversation(id, this.#listener(), { ...(model ? { model } : {}), ...(agent ? { agent } : {}) }));
   }
 
   /**
    * Show the start page again, with the draft of a session that could not be started.
-   * @param {{text: string, model: string, attachments: import("./conversation/attachments.js").PromptFile[]}} draft
+   * @param {{text: string, model: string, agent: string | null, attachments: import("./conversation/attachments.js").PromptFile[]}} draft
    * @param {string} words
    */
-  #restoreDraft({ text, model, attachments }, words) {
+  #restoreDraft({ text, model, agent, attachments }, words) {
     history.replaceState(null, "", "/");
     this.#show(null);
     this.#model.value = model;
+    this.#agent.choose(agent);
     this.#composer.edit(text, attachments);
     this.#notice.show(words);
   }

@@ -10,6 +10,7 @@
 export const TEXTS = {
   product: "Turnkeeper",
   newSession: "New session",
+  noAgent: "None",
   unknownSession: "Session not found",
   promptRefused: "The session refused this prompt",
   thisSession: "this session",
@@ -468,3 +469,6 @@ export function summaryTitle({ turns }) {
 
 /** @param {Caller} caller @returns {string} */
 export const meWords = ({ user, tenant, role }) => [user, tenant, role].filter(Boolean).join(" · ");
+
+/** @param {string} server @param {string} problem */
+export const toolProblem = (server, problem) => `Tools of ${server}: ${problem}${problem.endsWith(".") ? "" : "."}`;

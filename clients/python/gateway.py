@@ -36,6 +36,9 @@ from turnkeeper.clients.python.request_sender import (
 from turnkeeper.models.errors import growing_pauses
 from turnkeeper.models.http_responses import (
     Action,
+    Agent,
+    AgentList,
+    AgentVersionList,
     ApprovalDecided,
     AuditPage,
     Cancelling,
@@ -66,7 +69,7 @@ from turnkeeper.models.transcript.conversation import (
 )
 
 if TYPE_CHECKING:
-    from turnkeeper.models.session.messages import Configure
+    from turnkeeper.models.session.messages import SessionChanges
 
 
 class TaskCalls:
@@ -189,7 +192,10 @@ class GatewayClient:
     # ---- sessions
 
     async def start(self, session_id: str | None = None, **options: Any) -> SessionStarted:
-        """Start a session; `options` are those of `POST /workflow`. The status is 409 if the id was ever used."""
+        """Start a session; `options` are those of `POST /workflow`, such as `agent="weather"`.
+
+        The status is 409 if the id was ever used.
+        """
         return await self._sender.ask(
             SessionStarted, "POST", "/workflow", body=without_none({"id": session_id, **options}), repeatable=False
         )
@@ -253,9 +259,12 @@ class GatewayClient:
             raise CopyFailedError(receipt.reason or "")
         return receipt
 
-    async def configure(self, session_id: str, change: "Configure") -> None:
-        """Change the session from its next turn on."""
-        await self._sender.send("PATCH", _path(session_id), body=change)
+    async def configure(
+        self, session_id: str, change: "SessionChanges | None" = None, *, agent: str | None = None
+    ) -> None:
+        """Change the session from its next turn on; with `agent`, such as `weather@2`, it is that version then."""
+        fields = change.model_dump(mode="json", exclude_none=True) if change else {}
+        await self._sender.send("PATCH", _path(session_id), body={**fields, **without_none({"agent": agent})})
 
     async def end(self, session_id: str, *, reason: str | None = None, discard_queue: bool = False) -> None:
         """End the session after its queued prompts, or discard them."""
@@ -307,21 +316,39 @@ class GatewayClient:
             return None
         return self._sender.parse(ConversationMessage, response)
 
+    async def agents(self) -> AgentList:
+        """Return the newest version of every agent."""
+        return await self._sender.ask(AgentList, "GET", "/agents")
+
+    async def agent(self, label: str) -> Agent:
+        """Return a version of an agent, as in `weather@2`, or its newest one. The status is 404 if there is none."""
+        return await self._sender.ask(Agent, "GET", f"/agents/{quote(label, safe='@')}")
+
+    async def agent_versions(self, name: str) -> AgentVersionList:
+        """Return an agent's versions, the newest first. The status is 404 if there is none."""
+        return await self._sender.ask(AgentVersionList, "GET", f"/agents/{quote(name, safe='')}/versions")
+
+    async def define_agent(self, name: str, **data: Any) -> Agent:
+        """Make a version of an agent without code; `data` is that of `PUT /agents/{name}`. Needs an admin's key."""
+        return await self._sender.ask(Agent, "PUT", f"/agents/{quote(name, safe='')}", body=data)
+
     async def chat(
         self,
         message: str,
         *,
         session_id: str | None = None,
         user_name: str | None = None,
+        agent: str | None = None,
         message_id: str | None = None,
         attachments: Sequence[Attachment] = (),
     ) -> PromptAccepted:
         """Send a prompt to a session, or to a new one, by default with a random id.
 
-        The same id again is the same prompt in the same session, even if the first call started that session.
+        The same id again is the same prompt in the same session, even if the first call started that session. `agent`
+        and `user_name` are used only if the call starts one.
         """
         message_id = message_id or str(uuid4())
-        names = {"id": message_id, "workflow_id": session_id, "user_name": user_name}
+        names = {"id": message_id, "workflow_id": session_id, "user_name": user_name, "agent": agent}
         body = {"message": message, **without_none(names), **_attached(attachments)}
         return await self._sender.ask(PromptAccepted, "POST", "/chat", body=body)
 

@@ -30,6 +30,7 @@ class ChatCommand(GatewayCommand):
     patience: float = 60.0
     message: str | None = None
     session: str | None = None
+    agent: str | None = None
     attach: Sequence[Path] = ()
 
     @with_gateway
@@ -43,7 +44,9 @@ class ChatCommand(GatewayCommand):
         if message is not None and not message.strip() and not attachments:
             return fail(texts.BLANK_MESSAGE)
         if is_watching:
-            return await one_shot.watch(gateway, (await open_session(gateway, self.session)).session_id)
+            return await one_shot.watch(
+                gateway, (await open_session(gateway, self.session, agent=self.agent)).session_id
+            )
         is_at_a_terminal = one_shot.is_typed() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
         if is_at_a_terminal and not self.as_json:
             return await self._interactive(gateway, message, attachments)
@@ -61,12 +64,12 @@ class ChatCommand(GatewayCommand):
     async def _interactive(self, gateway: GatewayClient, message: str | None, attachments: list[Attachment]) -> int:
         from turnkeeper.clients.terminal.interactive.interactive import Interactive
 
-        session = await open_session(gateway, self.session)
+        session = await open_session(gateway, self.session, agent=self.agent)
         interactive = Interactive(gateway, session, self.resume_command)
         return await interactive.run(message, attachments)
 
     async def _one_answer(self, gateway: GatewayClient, message: str, attachments: list[Attachment]) -> int:
-        session = await open_session(gateway, self.session, turns=1)
+        session = await open_session(gateway, self.session, agent=self.agent, turns=1)
         conversation = Conversation()
         if session.page:
             conversation.open_at(session.page)

@@ -242,12 +242,14 @@ class OpenedSession:
     page: FullConversation | None = None
 
 
-async def open_session(gateway: GatewayClient, session_id: str | None, *, turns: int = SHOWN_TURNS) -> OpenedSession:
-    """Continue a session, or start one with an id that is easy to type. Raises `GatewayError`."""
+async def open_session(
+    gateway: GatewayClient, session_id: str | None, *, agent: str | None = None, turns: int = SHOWN_TURNS
+) -> OpenedSession:
+    """Continue a session, or start one with an id that is easy to type, as this agent. Raises `GatewayError`."""
     await gateway.health()
     if session_id is not None:
         return OpenedSession(session_id, is_new=False, page=await newest_page(gateway, session_id, turns=turns))
-    session = await gateway.start(f"chat-{secrets.token_hex(5)}")
+    session = await gateway.start(f"chat-{secrets.token_hex(5)}", agent=agent)
     return OpenedSession(session.workflow_id, is_new=True)
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import anyio
 from cachetools import LRUCache
 from starlette.datastructures import Headers
-from starlette.requests import cookie_parser
+from starlette.requests import HTTPConnection, cookie_parser
 
 from turnkeeper.api.callers import LOCAL, LOCAL_IDENTITY, Caller, Identity
 from turnkeeper.api.coalescer import Coalescer
@@ -234,16 +234,16 @@ class CredentialAuthenticator:
         """Whether requests need a credential."""
         return self._settings.is_on
 
-    async def identify(self, headers: Headers) -> Identity:
-        """Return who sends a request with these headers.
+    async def identify(self, request: HTTPConnection) -> Identity:
+        """Return who sends a request.
 
         Raises `ProblemError` 401 or 503, and `StoreUnavailableError` if keys can't be looked up.
         """
         if not self.is_on:
             return LOCAL_IDENTITY
-        if credential := credential_in(headers):
+        if credential := credential_in(request.headers):
             return await self.verify(credential)
-        if token := login_token(headers):
+        if token := login_token(request.headers):
             return await self.logins.verify(token)
         raise problem("unauthenticated", NO_CREDENTIAL)
 

@@ -1,7 +1,7 @@
 """What access adds to the gateway."""
 
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 from fastapi import FastAPI
 
@@ -30,8 +30,8 @@ class _Access(GatewayFeature):
 
     @asynccontextmanager
     async def running(self, app: FastAPI, services: Services) -> AsyncIterator[None]:
-        authenticator: CredentialAuthenticator = app.state.authenticator
-        async with authenticator.running():
+        authenticator: Authenticator = app.state.authenticator
+        async with authenticator.running() if isinstance(authenticator, CredentialAuthenticator) else nullcontext():
             yield
         await services.get(AuditRecorder).close()
 

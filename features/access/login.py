@@ -8,6 +8,7 @@ from turnkeeper.api.bodies import Login
 from turnkeeper.api.callers import Identity
 from turnkeeper.api.changes import Refusal
 from turnkeeper.api.dependencies import ServicesDep
+from turnkeeper.api.http.authentication import Authenticator
 from turnkeeper.api.http.openapi import OPEN, VERIFIED, errors
 from turnkeeper.api.http.responses import problem_response
 from turnkeeper.api.problems import ProblemError, problem
@@ -32,8 +33,8 @@ router = APIRouter(tags=["login"])
 @access("open")
 async def log_in(request: Request, response: Response, services: ServicesDep, body: Login) -> Me:
     """Check a key or token, and set a cookie for the page, which ends with it, at the latest after 7 days."""
-    authenticator: CredentialAuthenticator = request.app.state.authenticator
-    if not authenticator.is_on:
+    authenticator = request.app.state.authenticator
+    if not isinstance(authenticator, CredentialAuthenticator) or not authenticator.is_on:
         return await get_me(request)
     credential = body.key.strip()
     identity = await _verified(request, credential, services)
@@ -60,16 +61,17 @@ async def log_in(request: Request, response: Response, services: ServicesDep, bo
 @access("open")
 async def log_out(request: Request, services: ServicesDep) -> Response:
     """End the login, and remove its cookie. The key stays valid. 503: only the cookie is removed."""
-    authenticator: CredentialAuthenticator = request.app.state.authenticator
+    authenticator: Authenticator = request.app.state.authenticator
     caller = None
     with suppress(ProblemError, StoreUnavailableError):  # a caller without a valid key can log out too
-        caller = (await authenticator.identify(request.headers)).caller
+        caller = (await authenticator.identify(request)).caller
     count_request(request, caller)
     if caller and authenticator.is_on:
         with suppress(StoreUnavailableError):
             await services.get(AuditRecorder).record_once(caller, "log_out", status=204)
     response = Response(status_code=204)
-    if authenticator.is_on and (token := login_token(request.headers)):
+    token = login_token(request.headers)
+    if token and isinstance(authenticator, CredentialAuthenticator) and authenticator.is_on:
         try:
             await authenticator.logins.end(token)
         except StoreUnavailableError as error:

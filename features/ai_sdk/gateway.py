@@ -13,12 +13,12 @@ shutdown of the gateway, which would otherwise be an error without words in the 
 
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Response
 from pydantic_core import to_json
 
-from turnkeeper.api.bodies import default_input
 from turnkeeper.api.changes import RequestChanges
 from turnkeeper.api.dependencies import ChangesDep, ServicesDep, SessionId
 from turnkeeper.api.http.openapi import PROMPT, SERVER, WORKER, errors
@@ -338,7 +338,7 @@ async def _send(services: Services, workflow_id: WorkflowId, body: PostChat, cha
         check_text(last.text, limits=Limits(), field=field, may_be_blank=bool(files))
         prepared = await services.attachments.prepare(workflow_id, files, name=field)
         prompt = new_prompt(last.text, message_id=last.id, mode="enqueue", attachments=prepared.attachments)
-        start = default_input(services.settings, workflow_id, user=changes.caller.user)
+        start = partial(services.new_sessions.default_input, workflow_id, user=changes.caller.user)
         await services.sender.send(workflow_id, prompt, start=start, contents=prepared.contents)
     chunks = TurnChunks(session_id_of(workflow_id), last.id, awaits_worker=True)
     chunks.first_notice = None if are_used else DECISION_UNUSED_NOTICE

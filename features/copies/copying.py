@@ -18,8 +18,9 @@ from temporalio.client import WorkflowExecutionDescription, WorkflowFailureError
 from temporalio.client import WorkflowExecutionStatus as Status
 from temporalio.common import WorkflowIDReusePolicy
 
-from turnkeeper.api.bodies import StartSession, chat_url, requested_input
+from turnkeeper.api.bodies import StartSession, chat_url
 from turnkeeper.api.callers import Caller
+from turnkeeper.api.new_sessions import described_input, plain_input
 from turnkeeper.api.problems import ProblemError, invalid, problem
 from turnkeeper.api.roles import MAX_HISTORY_BYTES, require_for_copy
 from turnkeeper.api.services import Services
@@ -256,7 +257,7 @@ def _checked(
         first = error.errors(include_url=False)[0]
         raise invalid(f"session.configuration.{field_path(first['loc'])}", reason_of(first)) from None
     try:
-        start = requested_input(options, settings, workflow_id, caller)
+        start = described_input(options, plain_input(settings, workflow_id, user=options.user or caller.user))
         check_outside_start(start)
     except RejectedError as error:
         if not error.field:

@@ -6,13 +6,14 @@ Two of them start long work: a task or a prompt. They return `Work`, which the s
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any, Generic, TypeVar
 
 from mcp_types import Tool as McpTool
 from mcp_types import ToolAnnotations
 from pydantic import BaseModel, Field, StrictBool
 
-from turnkeeper.api.bodies import Id, MaybeBlank, PromptText, default_input
+from turnkeeper.api.bodies import Id, MaybeBlank, PromptText
 from turnkeeper.api.changes import RequestChanges, Starts
 from turnkeeper.api.prompts import AttachmentBodies, attachments_of, new_prompt
 from turnkeeper.api.services import Services
@@ -233,9 +234,9 @@ async def send_prompt(services: Services, changes: RequestChanges, arguments: Se
         prompt = new_prompt(
             arguments.message, message_id=arguments.id, mode=arguments.mode, attachments=prepared.attachments
         )
-        start = default_input(services.settings, workflow_id, user=changes.caller.user) if arguments.start else None
+        new = partial(services.new_sessions.default_input, workflow_id, user=changes.caller.user)
         entry.message_id = message_id = await services.sender.send(
-            workflow_id, prompt, start=start, contents=prepared.contents
+            workflow_id, prompt, start=new if arguments.start else None, contents=prepared.contents
         )
     accepted = Task(**identity_of(services, workflow_id), status="working", created_at=datetime.now(UTC))
     return Work(workflow_id, message_id, accepted)

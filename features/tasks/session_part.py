@@ -17,7 +17,12 @@ from turnkeeper.features.tasks.session.allowance import (
     AllowanceState,
     TurnAccount,
 )
-from turnkeeper.features.tasks.session.sub_tasks import REPORT_PROGRESS_SPEC, RUN_TASK_SPEC, SubTasks, SubTasksState
+from turnkeeper.features.tasks.session.sub_tasks import (
+    REPORT_PROGRESS_SPEC,
+    SubTasks,
+    SubTasksState,
+    run_task_spec,
+)
 from turnkeeper.features.tasks.session.task_state import (
     OwnTask,
     TaskChange,
@@ -95,13 +100,13 @@ class SessionTasks(SessionPart):
 
     @property
     def tools(self) -> list[ToolSpec]:
-        tasks = [RUN_TASK_SPEC] if self._session.config.limits.max_task_depth else []
+        tasks = self.unoffered_tools if self._session.config.limits.max_task_depth else []
         return [*tasks, REPORT_PROGRESS_SPEC] if self.input.task else tasks
 
     @property
     def unoffered_tools(self) -> list[ToolSpec]:
         """`run_task`, where tasks may be nested no deeper: its result says so."""
-        return [RUN_TASK_SPEC]
+        return [run_task_spec(self._session.config.handoffs)]
 
     def budgets(self, budgets: Budgets) -> Budgets:
         """Return them with what the turn's tasks have drawn, and what a task has been granted."""

@@ -17,7 +17,7 @@ from uuid import NAMESPACE_URL, uuid4, uuid5
 
 from pydantic import ConfigDict
 
-from turnkeeper.api.bodies import Id, PromptText, default_input
+from turnkeeper.api.bodies import Id, PromptText
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.changes import RequestChanges, Starts, field_names
 from turnkeeper.api.problems import ProblemError, problem
@@ -43,7 +43,6 @@ from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.messages import Configure, SessionInput, configured, make_title
 from turnkeeper.models.session.prompts import PromptMode, check_text
 from turnkeeper.models.settings.history_policy import HistoryPolicy
-from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.texts import head_within
 from turnkeeper.models.transcript.conversation import TaskStatus, TaskValidationWarning
 from turnkeeper.models.wire import Strict
@@ -89,12 +88,9 @@ def task_input(
     prepared: PreparedTask,
     *,
     to_condense: TextsToCondense | None,
-    workflow_id: WorkflowId,
-    user: str | None,
-    settings: Settings,
+    base: SessionInput,
 ) -> SessionInput:
     """Return the input of a task's session. Raises `RejectedError` if its first prompt is too long."""
-    base = default_input(settings, workflow_id, user=user)
     change = Configure(title=task.title or make_title(task.description), model=task.model, tool_policy=task.tool_policy)
     start = configured(base, change).model_copy(update={"unattended": task.unattended})
     if task.timeout is not None:
@@ -191,14 +187,8 @@ class Tasks:
             self._services.stores.blobs, prepared, task_id=workflow_id, parent_id=parent
         )
         note = note_of(task, prepared)
-        start = task_input(
-            task,
-            prepared,
-            to_condense=to_condense,
-            workflow_id=workflow_id,
-            user=caller.user,
-            settings=self._services.settings,
-        )
+        base = await self._services.new_sessions.default_input(workflow_id, user=caller.user, agent=task.agent)
+        start = task_input(task, prepared, to_condense=to_condense, base=base)
         try:
             await self._services.sessions.start(
                 workflow_id,

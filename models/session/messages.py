@@ -6,20 +6,23 @@ of a new field.
 
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, Field, JsonValue, ValidationError, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, Field, GetJsonSchemaHandler, JsonValue, ValidationError
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from turnkeeper.models.context.model_context import ContextState
 from turnkeeper.models.context.window import ConversationHistoryConfig, HistoryChange
 from turnkeeper.models.errors import RejectedError
-from turnkeeper.models.ids import ID_PATTERN, MODEL_PATTERN, WorkflowId, split_model
+from turnkeeper.models.ids import ID_PATTERN, WorkflowId, model_pattern, split_model
 from turnkeeper.models.legible import one_line
 from turnkeeper.models.limits import DEFAULT_MODEL, DEFAULT_SYSTEM_PROMPT, MIN_STATE_BYTES, Limits, LimitsChange
 from turnkeeper.models.replay_text.turns import MovedEvents
+from turnkeeper.models.session.agents import AgentChange, AgentConfiguration
 from turnkeeper.models.session.archive import ArchiveState
 from turnkeeper.models.session.prompt_queue import QueueState
 from turnkeeper.models.session.prompts import PromptSignal, rejection_for
 from turnkeeper.models.session.running_turn import CarriedTurn
-from turnkeeper.models.session.tools import RefusalState, ToolPolicy, ToolsState
+from turnkeeper.models.session.tools import RefusalState, ToolNames, ToolPolicy, ToolsState
 from turnkeeper.models.transcript.conversation import Usage
 from turnkeeper.models.transcript.model_call import CompactUsage
 from turnkeeper.models.transcript.transcript import TranscriptState
@@ -33,6 +36,7 @@ from turnkeeper.models.wire import (
     Strict,
     UndecodablePayload,
     UtcDatetime,
+    few_keys,
 )
 
 
@@ -50,6 +54,9 @@ class SessionFacts(Compact):
     ending: str | None = None
     """Why the session is ending; `None`: it is not ending."""
     moved_events: MovedEvents = MovedEvents()
+    today: str = ""
+    """The date that an agent's instructions name; it changes only where their segment does."""
+    today_segment: int = 0
 
 
 class CarriedState(SessionFacts):
@@ -138,14 +145,30 @@ USER_PATTERN = r"^[\w .@+~'\u2019-]{1,64}$"
 
 Title = Annotated[str, Field(min_length=1, max_length=120, pattern=r"^[^\x00-\x1f\x7f]+$")]
 UserName = Annotated[str, Field(pattern=USER_PATTERN)]
-ModelName = Annotated[
-    str,
-    WithJsonSchema(
-        {"type": "string", "maxLength": 141, "pattern": MODEL_PATTERN, "examples": ["offline:", "openai:gpt-5"]}
-    ),
-]
+
+
+class _ModelNameSchema:
+    """Made when it is asked for: other packages may add providers."""
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {
+            "type": "string",
+            "maxLength": 161,
+            "pattern": model_pattern(),
+            "examples": ["offline:", "openai:gpt-5"],
+        }
+
+
+ModelName = Annotated[str, _ModelNameSchema()]
 """`provider:name`; `split_model` validates it."""
 MessageId = Annotated[str, Field(pattern=ID_PATTERN)]
+
+
+Variables = Annotated[
+    dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")], Annotated[str, Field(max_length=2_000)]],
+    BeforeValidator(few_keys),
+    Field(max_length=50),
+]
 
 
 class SessionInput(Frozen):
@@ -160,7 +183,17 @@ class SessionInput(Frozen):
     system_prompt: str = DEFAULT_SYSTEM_PROMPT
     limits: Limits = Limits()
     history: ConversationHistoryConfig = ConversationHistoryConfig()
+    tools: ToolNames | None = None
+    """The only tools that it has; `None`: all that the worker has (AGN-2)."""
     tool_policy: ToolPolicy = {}
+    agent: str | None = None
+    """The agent that it is and its version, as in `weather@2`; `None`: it is none (AGN-4)."""
+    handoffs: list[str] = Field([], exclude_if=lambda names: not names)
+    """The agents that its tasks may be."""
+    agents: dict[str, AgentConfiguration] = Field({}, exclude_if=lambda agents: not agents)
+    """By name, those agents, and all that they may hand over to."""
+    variables: Variables = Field({}, exclude_if=lambda variables: not variables)
+    """What an agent's instructions name in braces, beside `{user}` and `{today}`."""
     unattended: bool = False
     """Whether nobody is there to approve tool calls: tools that the policy does not mention are denied,
     unless they are read-only."""
@@ -201,14 +234,22 @@ class EndSession(Strict):
         return self.reason or "ended by the user"
 
 
-class Configure(Strict):
-    """Configure a session from its next turn on; only fields that are set change, also in `limits` and `history`."""
+class SessionChanges(Strict):
+    """What of a session changes from its next turn on: fields that are set, also in `limits` and `history`."""
 
     title: Title | None = None
     model: ModelName | None = None
     limits: LimitsChange | None = None
     history: HistoryChange | None = None
+    tools: ToolNames | None = None
     tool_policy: ToolPolicy | None = None
+
+
+class Configure(SessionChanges):
+    """Configure a session from its next turn on."""
+
+    agent: AgentChange | None = None
+    """The version of an agent that the session is from then on; the other fields change what it brings."""
 
 
 class StateRequest(Strict):
@@ -339,7 +380,11 @@ def read_end(raw: object) -> EndSession:
 
 def configured(current: SessionInput, change: Configure) -> SessionInput:
     """Return the configuration with `change` applied. Raises `RejectedError` naming the field (SES-8)."""
-    update: dict[str, Any] = change.model_dump(include={"title", "tool_policy"}, exclude_none=True)
+    if change.agent is not None:
+        current = with_agent(current, change.agent)
+    elif change.tools is not None and current.agent is not None:
+        raise RejectedError("invalid", f"tools: the session has those of the agent {current.agent}.", field="tools")
+    update: dict[str, Any] = change.model_dump(include={"title", "tools", "tool_policy"}, exclude_none=True)
     if change.model is not None:
         split_model(change.model)
         update["model"] = change.model
@@ -349,6 +394,18 @@ def configured(current: SessionInput, change: Configure) -> SessionInput:
     if change.history is not None:
         update["history"] = _merged("history", current.history, change.history)
     return current.model_copy(update=update)
+
+
+def with_agent(current: SessionInput, change: AgentChange) -> SessionInput:
+    """Return the configuration of a session that is this agent."""
+    agent = change.agent
+    return current.model_copy(
+        update={
+            **{name: getattr(agent, name) for name in AgentConfiguration.model_fields if name != "label"},
+            "agent": agent.label,
+            "agents": change.others,
+        }
+    )
 
 
 def check_limits(limits: Limits) -> None:

@@ -27,7 +27,7 @@ from turnkeeper.models.session.approvals import (
 )
 from turnkeeper.models.session.budgets import Budgets
 from turnkeeper.models.session.prompts import Prompt
-from turnkeeper.models.session.tools import ToolPolicy
+from turnkeeper.models.session.tools import ToolNames, ToolPolicy
 from turnkeeper.models.transcript.conversation import (
     ApprovalDecision,
     BlobRef,
@@ -113,15 +113,19 @@ class TurnBytes:
 class CarriedTurn(Compact):
     """The carried part of a running turn, without its message, which the transcript carries (SES-14).
 
-    `model`, `limits`, `history` and `tool_policy` are those at its begin: later configuration applies to the next turn
-    (SES-8). `steps` and `calls` count towards its limits.
+    `model`, `limits`, `history`, `tools` and `tool_policy` are those at its begin: later configuration applies to the
+    next turn (SES-8). `steps` and `calls` count towards its limits.
     """
+
+    system_prompt: str | None = None
+    """That at its begin, if the session has another one by now."""
 
     deadline: UtcDatetime
     """When its time is over; while a decision is pending, see `RunningTurn.deadline_at`."""
     model: str
     limits: Limits
     history: ConversationHistoryConfig
+    tools: ToolNames | None = None
     tool_policy: ToolPolicy = {}
     awaiting_since: UtcDatetime | None = None
     """Since when a decision is pending; `deadline` moves by the time that this takes."""
@@ -158,6 +162,7 @@ class RunningTurn(CarriedTurn):
         model: str,
         limits: Limits,
         history: ConversationHistoryConfig,
+        tools: list[str] | None = None,
         tool_policy: ToolPolicy,
         now: datetime,
     ) -> Self:
@@ -166,6 +171,7 @@ class RunningTurn(CarriedTurn):
             model=model,
             limits=limits,
             history=history,
+            tools=tools,
             tool_policy=tool_policy,
             message=message,
             carried_bytes=carried_size(message),

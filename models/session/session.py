@@ -15,6 +15,7 @@ from pydantic_core import to_json
 from turnkeeper.models.context.model_context import ModelContext
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import PublicId
+from turnkeeper.models.session.agents import filled
 from turnkeeper.models.session.approvals import ApprovalReceipt, ResolveApproval, check_decision
 from turnkeeper.models.session.archive import ArchiveHealth, ArchiveMove
 from turnkeeper.models.session.budgets import Budgets
@@ -265,10 +266,19 @@ class Session:
     def head(self) -> RequestHead:
         """The head of requests; the same object until tools or system prompt change."""
         head, tools = self._head, self.tools.offered
-        system = "\n\n".join(filter(None, (self.config.system_prompt, self.tools.instructions)))
+        system = "\n\n".join(filter(None, (self._system_prompt, self.tools.instructions)))
         if head is None or head.tools != tools or head.system != system:
             head = self._head = RequestHead(system=system, tools=tools)
         return head
+
+    @property
+    def _system_prompt(self) -> str:
+        """The running turn's, or that of the next one; an agent's with what is filled in."""
+        config, text = self.config, self.turn.system_prompt if self.turn else None
+        text = config.system_prompt if text is None else text
+        if config.agent is None:
+            return text
+        return filled(text, {**config.variables, "user": config.user or "the user", "today": self.facts.today})
 
     # ---- prompts
 
@@ -327,6 +337,8 @@ class Session:
         """Record the next prompt as a turn (SES-2), with the present configuration (SES-8)."""
         prompt = self.queue.start_next(at=now)
         self._update(moved_events=self.facts.moved_events.at_new_turn())
+        if self.config.agent:
+            self._begin_agent(self.config.agent, now=now)
         if self.config.title is None:
             names = " ".join(one.name or "" for one in prompt.attachments)
             self.config = self.config.model_copy(update={"title": make_title(prompt.text.strip() or names)})
@@ -340,6 +352,7 @@ class Session:
             tasks_usage=self.facts.usage_between_turns,
             revision=self.on_change(),
             retries=prompt.retries,
+            agent=self.config.agent,
         )
         self._update(usage_between_turns=None)
         turn = RunningTurn.begin(
@@ -347,11 +360,21 @@ class Session:
             model=self.config.model,
             limits=self.config.limits,
             history=self.config.history,
+            tools=self.config.tools,
             tool_policy=self.config.tool_policy,
             now=now,
         )
         self.turn_slot.begin(turn)
         return message
+
+    def _begin_agent(self, label: str, *, now: datetime) -> None:
+        """Begin a segment if the next turn is that of another version than the last one; date what begins one."""
+        newest = self.transcript.newest
+        if newest and newest.agent != label:
+            self.context.view.open_segment()
+            self.tools.invalidate()  # the code of its tools may be new too
+        if self.facts.today_segment != (segment := self.context.view.segment):
+            self._update(today=now.date().isoformat(), today_segment=segment)
 
     def steer_turn(self, *, now: datetime) -> None:
         """Add the steering prompts to the running turn, before its next model call (SES-7).
@@ -443,11 +466,13 @@ class Session:
 
     def configure(self, change: Configure) -> None:
         """Change the configuration from the next turn on (SES-8). Raises `RejectedError`."""
-        before = self.tools.offered
-        self.config = configured(self.config, change)
+        before, turn = self.tools.offered, self.turn
+        old, self.config = self.config, configured(self.config, change)
         if self.tools.offered != before:
             self.context.view.open_segment()
-        if change.tool_policy is not None:
+        if turn and turn.system_prompt is None and self.config.system_prompt != old.system_prompt:
+            self.turn_slot.change(turn.model_copy(update={"system_prompt": old.system_prompt}))
+        if change.tool_policy is not None or change.agent is not None:
             self.tools.end_allowances()  # the new policy replaces earlier allowances
         self.on_change()
 

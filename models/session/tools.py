@@ -355,10 +355,15 @@ tools, one without a server is only ever a restriction, except `*`, which is for
 counts."""
 
 
+ToolNames = Annotated[list[Annotated[str, Field(min_length=1, max_length=128)]], Field(max_length=MAX_KEYS)]
+"""The only tools that a session has: names and patterns, with or without a server as in a `ToolPolicy`."""
+
+
 def decide(
     policy: dict[str, ToolDecision],
     tool: ToolSpec,
     *,
+    only: Sequence[str] | None = None,
     unattended: bool = False,
     allowed: Collection[str] = (),
 ) -> ToolDecision:
@@ -368,8 +373,9 @@ def decide(
     pattern makes a foreign tool's decision milder only if it names the server, or no name at all. Of the others before
     it, the strictest counts, whatever their order.
 
-    A tool in `allowed` was allowed for the session: `ask` becomes `allow`, `deny` stays. In an `unattended` session
-    nobody can be asked, so the default is `deny`; an `ask` in the policy stays.
+    With `only`, every other tool is denied. A tool in `allowed` was allowed for the session: `ask` becomes `allow`,
+    `deny` stays. In an `unattended` session nobody can be asked, so the default is `deny`; an `ask` in the policy
+    stays.
 
     >>> decide({"file_*": "deny"}, ToolSpec(name="file_read", effect="read"))
     'deny'
@@ -384,10 +390,14 @@ def decide(
     'deny'
     >>> decide({"my shop__pay": "allow"}, ToolSpec(name="my_shop__pay", server="my shop", own_name="pay"))
     'allow'
+    >>> decide({}, ToolSpec(name="now", effect="read"), only=["file_*", "issues__*"])
+    'deny'
     >>> pay = ToolSpec(name="pay")
     >>> decide({}, pay, unattended=True), decide({"*": "ask"}, pay, unattended=True), decide({}, pay, allowed=["pay"])
     ('deny', 'ask', 'allow')
     """
+    if only is not None and not any(_is_for(pattern, tool) for pattern in only):
+        return "deny"
     decision, restrictions = _default(tool, unattended=unattended), list[ToolDecision]()
     for pattern, listed in policy.items():
         if _is_for(pattern, tool):
@@ -397,6 +407,17 @@ def decide(
             restrictions.append(listed)
     decision = max([decision, *restrictions], key=_STRICTNESS.index)
     return "allow" if decision == "ask" and tool.name in allowed else decision
+
+
+def missing_tools(names: Sequence[str], tools: Sequence[ToolSpec]) -> list[str]:
+    """Return the names of servers' tools that are not among `tools`; patterns may match nothing.
+
+    >>> look = ToolSpec(name="look", server="shop", own_name="look")
+    >>> missing_tools(["shop__look", "shop__pay", "shop__p*", "now"], [look])
+    ['shop__pay']
+    """
+    exact = [name for name in names if SERVER_SEPARATOR in name and not set("*?[") & set(name)]
+    return [name for name in exact if not any(_is_for(name, tool) for tool in tools)]
 
 
 def _is_for(pattern: str, tool: ToolSpec) -> bool:

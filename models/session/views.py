@@ -95,6 +95,7 @@ def summary_of(session: Session) -> SessionSummary:
         title=session.config.title,
         user=session.config.user,
         model=session.config.model,
+        agent=session.config.agent,
         created_at=session.facts.created_at,
         turn_count=session.transcript.count,
         usage=session.facts.usage,

@@ -37,7 +37,7 @@ from pydantic_settings import (
 
 from turnkeeper.models.context.window import BOTH_FORMS, ConversationHistoryConfig, history_config
 from turnkeeper.models.errors import TurnkeeperError
-from turnkeeper.models.ids import checked_model
+from turnkeeper.models.ids import AGENT_PATTERN, checked_model
 from turnkeeper.models.limits import DEFAULT_MODEL, DEFAULT_SYSTEM_PROMPT, Limits, SystemPrompt
 from turnkeeper.models.settings.history_policy import HandOffPresets
 from turnkeeper.models.settings.origins import normal_host, parse_origin
@@ -164,6 +164,15 @@ class Settings(BaseSettings):
     features: Annotated[tuple[str, ...] | None, NoDecode] = None
     """What worker, gateway and command line have besides the core: names from `features/`, in the environment with
     commas between them; None: all. Worker and gateway must have the same. The settings `auth.…` need `access`."""
+    agents: File | None = None
+    """A Python file with agents and their tools (`turnkeeper up FILE`); None: sessions have no agents of code."""
+    agents_reload: bool = False
+    """Whether that file is reloaded when it is saved, and sessions become the newest version of their agent at their
+    next turn (`turnkeeper dev FILE`)."""
+    agent: str | None = Field(None, pattern=AGENT_PATTERN)
+    """The agent of sessions that name none, as `weather` or `weather@2`; None: they have the settings below."""
+    tool_memory: int = Field(1_000_000_000, ge=100_000_000)
+    """How many bytes of memory the process with an agent's own tools may have."""
     archive_url: str | None = Field(None, repr=False)
     """The database of archived turns, large texts and parked prompts, the same for every worker and gateway:
     `sqlite:///PATH`, or `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, see below; None: the file `archive.db` in

@@ -439,6 +439,8 @@ class ConversationMessage(Frozen):
     """Who or what stopped the turn; left out of the JSON if nothing did."""
     retries: str | None = Field(None, exclude_if=lambda turn_id: turn_id is None)
     """The id of the turn that this one retries; left out of the JSON if it is none."""
+    agent: str | None = Field(None, exclude_if=lambda agent: agent is None)
+    """The agent and its version, as in `weather@2`; left out of the JSON if the session has none (AGN-4)."""
     usage: Usage | None = None
     """Usage of all model calls of the turn, with `tasks_usage`."""
     tasks_usage: Usage | None = None
@@ -511,6 +513,8 @@ class SessionSummary(Frozen):
     title: str | None = None
     user: str | None = None
     model: str
+    agent: str | None = Field(None, exclude_if=lambda agent: agent is None)
+    """The version that its next turn runs with, as in `weather@2`; left out of the JSON if it is none."""
     created_at: UtcDatetime
     turn_count: int = 0
     usage: Usage = Usage()

@@ -192,10 +192,13 @@ class ToolSpec(Compact):
     server: str = ""
     own_name: str = ""
     """Its name at its server, by which policies name it; empty: `name`."""
+    local: bool = False
+    """Whether it is of a server on the worker's machine that answers without a network: that of an agent's file."""
 
     @property
     def is_quick_read(self) -> bool:
-        return self.built_in and self.effect == "read" and self.name in QUICK_READS
+        """Whether the model call's activity may run it: it only reads, and most likely ends within milliseconds."""
+        return self.effect == "read" and (self.local or (self.built_in and self.name in QUICK_READS))
 
     @property
     def writes_a_file(self) -> bool:
@@ -342,6 +345,13 @@ class ModelRequest(Compact):
     messages: list[ModelMessage]
 
 
+class LocalRead(Compact):
+    """A quick read of a local server: the fields of its `ToolInvocation`."""
+
+    server: str
+    tool_digest: str
+
+
 class QuickReads(Compact):
     """Reads that `call_model` may run itself, after an answer that requests nothing else (OPS-8).
 
@@ -350,6 +360,10 @@ class QuickReads(Compact):
     """
 
     tools: list[str]
+    local: dict[str, LocalRead] = {}
+    """Those of them that are not built in."""
+    user: str | None = None
+    agent: str | None = None
     room: int
     workspace: str = ""
     max_chars: int = 30_000
@@ -502,6 +516,9 @@ class ToolInvocation(Compact):
     args: dict[str, JsonValue]
     args_blob: BlobRef | None = None
     file_sha256: str | None = None
+    user: str | None = None
+    agent: str | None = None
+    """For whom it runs, and which version of which agent asked for it; only for tools of a server (AGN-3)."""
     patience: float | None = None
     """Seconds to wait for a foreign server's answer, counted from its last report of progress; `None`: no limit."""
     workspace: str = ""

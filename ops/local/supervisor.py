@@ -13,7 +13,7 @@ import os
 import signal
 import sqlite3
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from functools import partial
 from importlib import import_module
@@ -127,7 +127,11 @@ async def run_stack(settings: Settings, print_line: Print) -> None:
         )
         stop_seconds = settings.shutdown_grace + WORKER_MARGIN_SECONDS
         await running.enter_async_context(keep_running("The worker", worker, print_line, stop_seconds=stop_seconds))
-        gateway = await running.enter_async_context(_gateway(settings, print_line))
+        variables = dict[str, str]()
+        for feature in enabled(settings):
+            if feature.commands:
+                variables |= await feature.commands.variables(settings, print_line)
+        gateway = await running.enter_async_context(_gateway(settings, print_line, variables))
         if server is not None:
             await server.wait_until_ready()
             await running.enter_async_context(restarting("The Temporal server", server, print_line))
@@ -242,7 +246,7 @@ async def _temporal(settings: Settings, print_line: Print) -> AsyncIterator[tupl
 
 async def _fail_activities(settings: Settings, activities: Sequence[RunningActivity]) -> None:
     # In a thread: the next worker starts while the SDK is loaded.
-    await asyncio.to_thread(import_module, "turnkeeper.ops.local.worker_process")
+    await asyncio.to_thread(import_module, "turnkeeper.ops.local.dead_worker")
     from turnkeeper.ops.local.dead_worker import FAIL_SECONDS, fail_activities
     from turnkeeper.stores.temporal.connection import connect
 
@@ -251,8 +255,8 @@ async def _fail_activities(settings: Settings, activities: Sequence[RunningActiv
 
 
 @asynccontextmanager
-async def _gateway(settings: Settings, print_line: Print) -> AsyncIterator[Gateway]:
-    """Run a gateway, on another port if `api_port` is busy."""
+async def _gateway(settings: Settings, print_line: Print, variables: Mapping[str, str]) -> AsyncIterator[Gateway]:
+    """Run a gateway, on another port if `api_port` is busy. `variables` are settings of its own."""
     with reserved_port(settings.api_port, settings.api_host) as port:
         gateway = Gateway(host=settings.api_host, port=port)
         if settings.api_port not in (0, port):
@@ -262,6 +266,7 @@ async def _gateway(settings: Settings, print_line: Print) -> AsyncIterator[Gatew
             f"{ENV_PREFIX}API_PORT": str(port),
             # Chosen here, since the gateway does not see the keys.
             f"{ENV_PREFIX}MODEL": settings.first_model,
+            **variables,
         }
         program = Program(own_command("api"), log=log_file(settings, "api"), env=env, umask=UMASK)
         record = Gateway.file(settings.state_dir)
@@ -290,7 +295,9 @@ async def _print_tool_problems(settings: Settings, print_line: Print) -> None:
         problems = printed if report is None else report.tool_problems
         for name, problem in problems.items():
             if printed.get(name) != problem:
-                print_line(f"  Tools       {name}: {problem}. Sessions run without its tools.")
+                # One that is a whole sentence says itself what sessions have.
+                rest = "" if problem.endswith(".") else ". Sessions run without its tools."
+                print_line(f"  Tools       {name}: {problem}{rest}")
         for name in printed.keys() - problems.keys():
             print_line(f"  Tools       {name}: available again.")
         printed = problems

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from temporalio.worker import Worker
 
 REPORT_SECONDS = 5.0
+LOOK_SECONDS = 0.5
 MAX_AGE_SECONDS = 30.0
 """A worker whose last report is older is not healthy."""
 
@@ -112,7 +113,9 @@ async def _report(worker: "Worker", settings: Settings, troubles: Callable[[], d
             if not is_failing:  # once an outage
                 _log.warning("The worker can't report that it polls (%s).", type(error).__name__)
             is_failing = True
-        await asyncio.sleep(REPORT_SECONDS)
+        reported, until = troubles(), time.monotonic() + REPORT_SECONDS
+        while time.monotonic() < until and troubles() == reported:  # noqa: ASYNC110  # a new trouble is reported at once
+            await asyncio.sleep(LOOK_SECONDS)
 
 
 def find_trouble(settings: Settings) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from httpx import ASGITransport, AsyncClient
-from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
 from temporalio.client import (
     Client,
     Interceptor,
@@ -37,7 +37,7 @@ UNLIMITED: dict[str, Any] = {"rate_limit": 1_000_000, "prompt_rate_limit": 1_000
 def identify_as(app: FastAPI, caller: Caller) -> None:
     """Set `caller` as the caller of every request, in place of the authentication."""
 
-    async def identify(headers: Headers) -> Identity:
+    async def identify(request: HTTPConnection) -> Identity:
         return Identity(caller)
 
     app.state.authenticator.identify = identify

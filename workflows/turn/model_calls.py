@@ -23,12 +23,13 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.tools import ToolActivities
     from turnkeeper.models.context.model_context import LearnedLimit
     from turnkeeper.models.context.model_view import digest_of, head_tokens
-    from turnkeeper.models.errors import ErrorType, TurnFailedError, fail
-    from turnkeeper.models.session.tools import merge_instructions, merge_tools, tools_digest
+    from turnkeeper.models.errors import ErrorType, TurnFailedError, fail, growing_pauses
+    from turnkeeper.models.session.tools import merge_instructions, merge_tools, missing_tools, tools_digest
     from turnkeeper.models.session.views import make_index_entry
     from turnkeeper.models.texts import counted, estimate_tokens
     from turnkeeper.models.transcript.conversation import ToolResult, Usage
     from turnkeeper.models.transcript.model_call import (
+        LocalRead,
         ModelCall,
         ModelCallOutcome,
         ModelRequest,
@@ -266,14 +267,19 @@ class ModelCalls:
     def _quick_reads(self) -> QuickReads | None:
         """Return what the activity may read itself; `None` if there is nothing, or no room for results."""
         session, turn = self._session, self._scope.turn
-        tools = [
-            tool.name for tool in session.tools.offered if tool.is_quick_read and self._scope.decide(tool) == "allow"
-        ]
+        tools = [tool for tool in session.tools.offered if tool.is_quick_read and self._scope.decide(tool) == "allow"]
+        local = {one.name: LocalRead(server=one.server, tool_digest=one.digest) for one in tools if one.local}
         room = turn.bytes.inline_room
         if not tools or room <= 0:
             return None
         return QuickReads(
-            tools=tools, room=room, workspace=session.config.workspace, max_chars=turn.limits.max_tool_result_chars
+            tools=[tool.name for tool in tools],
+            local=local,
+            user=session.config.user if local else None,
+            agent=turn.message.agent if local else None,
+            room=room,
+            workspace=session.config.workspace,
+            max_chars=turn.limits.max_tool_result_chars,
         )
 
     async def _finished(self, call: workflow.ActivityHandle[ModelCallOutcome]) -> ModelCallOutcome:
@@ -420,6 +426,11 @@ class Summaries:
             return SummaryOutcome(trouble=describe_failure(error)[1], spent=spent_usage(error))
 
 
+FIRST_PAUSE_SECONDS = 1.0
+MAX_PAUSE_SECONDS = 60.0
+"""Between two looks at whether a worker offers the tools of an agent."""
+
+
 class OfferedTools:
     """Loads and reloads the tools of a turn's session."""
 
@@ -437,7 +448,29 @@ class OfferedTools:
         is_first = tools.specs is None
         if tools.state.is_reload_due(segment=session.context.view.segment, turn=session.transcript.count):
             await self._load(turn=session.transcript.count)
+        await self._wait_for_agents_tools()
         tools.deny([tool.name for tool in tools.all if self._scope.decide(tool) == "deny"], is_first=is_first)
+
+    async def _wait_for_agents_tools(self) -> None:
+        """Wait while no worker offers a tool that the session's agent names, visibly: it would answer without it.
+
+        Raises `TurnFailedError` once the turn's time is over.
+        """
+        turn, tools, slot = self._scope.turn, self._session.tools, self._session.turn_slot
+        names = turn.tools if turn.message.agent and turn.tools else []
+        pauses = growing_pauses(FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
+        while missing := missing_tools(names, tools.all):
+            pause = min(timedelta(seconds=next(pauses)), self._scope.time_left())
+            reason = f"No worker offers the tool {missing[0]} of the agent {turn.message.agent}."
+            slot.wait_until(workflow.now() + pause, reason=reason)
+            self._scope.refresh_ui()
+            try:
+                await workflow.sleep(pause, summary="for the agent's tools")
+            finally:
+                slot.stop_waiting()  # also when this worker evicts the workflow: no Temporal API may be used here
+            self._scope.refresh_ui()
+            tools.invalidate()
+            await self._load(turn=self._session.transcript.count)
 
     async def _load(self, *, turn: int) -> None:
         tools = self._session.tools

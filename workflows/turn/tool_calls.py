@@ -246,6 +246,8 @@ class ToolCalls:
             args=call.args if isinstance(call.args, dict) else {},
             args_blob=call.args_blob,
             file_sha256=approved_file(call),
+            user=self._session.config.user if tool and tool.server else None,
+            agent=self._scope.turn.message.agent if tool and tool.server else None,
             patience=self._scope.turn.limits.tool_timeout if tool and tool.server else None,
             workspace=self._session.config.workspace,
             max_chars=self._scope.turn.limits.max_tool_result_chars,

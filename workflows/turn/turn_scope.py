@@ -108,7 +108,11 @@ class TurnScope:
         """Return whether a call of `tool` may run in this turn (AGT-8)."""
         session = self.session
         return decide(
-            self.turn.tool_policy, tool, unattended=session.config.unattended, allowed=session.tools.allowances
+            self.turn.tool_policy,
+            tool,
+            only=self.turn.tools,
+            unattended=session.config.unattended,
+            allowed=session.tools.allowances,
         )
 
     def time_left(self) -> timedelta:

@@ -9,11 +9,15 @@ A request is split into clauses: at the end of a sentence, and before a verb tha
 an intent if a phrase matches all of it; others are ignored, so "don't write x to a.txt" writes nothing.
 """
 
+import contextlib
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Literal
+
+from pydantic import JsonValue
 
 from turnkeeper.models.context.summary import SUMMARY_MARK
 from turnkeeper.models.errors import TurnkeeperError
@@ -36,6 +40,7 @@ Kind = Literal[
     "memory",
     "recall",
     "delegate",
+    "call",
     "last file",
     "first request",
 ]
@@ -53,7 +58,8 @@ _PHRASES: Mapping[Kind, str] = {
     "read": rf"read (?:the file )?(?P<path>{_PATH})(?P<heading> and tell me its first heading)?",
     "write": rf"write (?P<content>{_QUOTED}|.+?) to (?:the file )?(?P<path>{_PATH})",
     "remember": r"remember (?:that )?(?P<fact>.+)",
-    "delegate": r"delegate:? (?P<task>.+)",
+    "delegate": r"delegate(?: to (?P<agent>[\w-]++):|:)? (?P<task>.+)",
+    "call": r"call (?P<tool>\w++)(?: with (?P<args>.+))?",
     "last file": r"what have you read|(?:what|which file) did you read",
     "first request": r"what did I ask first",
     "memory": r"what do you remember",
@@ -61,7 +67,7 @@ _PHRASES: Mapping[Kind, str] = {
 }
 """The first phrase that matches a clause counts."""
 
-_VERB = r"(?:please )?(?:read|list|search|write|remember|delegate|find the|tell me the|what)\b"
+_VERB = r"(?:please )?(?:read|list|search|write|remember|delegate|call|find the|tell me the|what)\b"
 _CLAUSE_END = rf"""(?<=[\w"”)])[.!?]+(?=\s|\Z)|\n|[,;]? (?:and then|and|then) (?={_VERB})"""
 
 
@@ -206,6 +212,19 @@ class Conversation:
         self.attachments = [placeholder_text(one) for one in messages[newest].attachments] if user_texts else []
         """The names of what is attached to the newest user message."""
         self._messages = messages
+        self._schemas = {tool.name: tool.input_schema for tool in request.head.tools}
+
+    def arguments(self, tool: str, text: str) -> dict[str, JsonValue]:
+        """Return what a user means as a tool's arguments: JSON, `city=Ulm, days=3`, or the value of the first one."""
+        if text.startswith("{"):
+            with contextlib.suppress(ValueError):
+                args: dict[str, JsonValue] = json.loads(text)
+                return args
+        if pairs := re.findall(r"(\w+)=([^,]+)", text):
+            return {name: _value(value.strip()) for name, value in pairs}
+        properties = self._schemas.get(tool, {}).get("properties")
+        name = next(iter(properties), None) if isinstance(properties, dict) else None
+        return {name: _value(text)} if text and name else {}
 
     def last_file_read(self) -> tuple[str, Outcome] | None:
         """Return the path and the result of the last file that was read, other than the model's own memory."""
@@ -215,6 +234,15 @@ class Conversation:
             if call.name == "file_read" and isinstance(call.args, dict) and "path" in call.args
         ]
         return next((file for file in reversed(files) if file[0] != MEMORY and not file[1].failure), None)
+
+
+def _value(text: str) -> JsonValue:
+    """Return what a text is as JSON, or the text itself."""
+    try:
+        value: JsonValue = json.loads(text)
+    except ValueError:
+        return text
+    return value
 
 
 def _calls_with_results(messages: Iterable[ModelMessage]) -> Iterator[tuple[CallPart, ModelMessage]]:
@@ -237,7 +265,7 @@ class ToolUse:
 
     tool: str
     purpose: str
-    args: Mapping[str, str]
+    args: Mapping[str, JsonValue]
 
 
 def run_intents(intents: Iterable[Intent], conversation: Conversation) -> tuple[list[str], list[ToolUse]]:
@@ -248,7 +276,7 @@ def run_intents(intents: Iterable[Intent], conversation: Conversation) -> tuple[
     tools = _Tools(conversation)
     texts: list[str] = []
     for intent in intents:
-        changes = intent.kind in ("write", "remember", "delegate")
+        changes = intent.kind in ("write", "remember", "delegate", "call")
         if changes and tools.pending:
             break
         try:
@@ -286,7 +314,7 @@ class _Tools:
         self._offered = conversation.tools
         self._results = list(conversation.results)
 
-    def run(self, tool: str, purpose: str, **args: str) -> Outcome:
+    def run(self, tool: str, purpose: str, **args: JsonValue) -> Outcome:
         """Return the outcome of a call. Raises `_ResultPendingError` if there is none yet."""
         if tool not in self._offered:
             return Outcome(purpose, f"the tool {tool} is not available here", status="error")
@@ -328,9 +356,13 @@ def _answer(intent: Intent, conversation: Conversation, tools: _Tools) -> str:
             return _quote_result(tools.write(words["path"], words["content"]))
         case "delegate":
             task = {"description": words["task"], "conversation_history": "inherit"}
+            task |= {"agent": words["agent"]} if "agent" in words else {}
             outcome = tools.run("run_task", "delegate this", **task)
             answer = replace(outcome, content=without_history_notes(outcome.content))
             return outcome.failure or f"Another agent did it and answered:\n\n{quote(answer.lines)}"
+        case "call":
+            args = conversation.arguments(words["tool"], words.get("args", ""))
+            return _quote_result(tools.run(words["tool"], f"call {words['tool']}", **args))
         case "remember":
             return _remember(words["fact"], tools)
         case "recall":

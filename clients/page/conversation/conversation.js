@@ -42,7 +42,7 @@ const HARMLESS_CONFLICTS = ["not-running", "not-waiting", "unknown-prompt", "not
  * @property {() => void} onState the state, the waiting prompts, the connection, the description
  * @property {() => void} onContext
  * @property {(words: string) => void} onFailure
- * @property {(draft: {text: string, model: string, attachments: PromptFile[]}, words: string) => void} onStartFailed the session was not started
+ * @property {(draft: {text: string, model: string, agent: string | null, attachments: PromptFile[]}, words: string) => void} onStartFailed the session was not started
  */
 
 export class Conversation {
@@ -50,7 +50,7 @@ export class Conversation {
   #events;
   #outbox;
   #isOpen = true;
-  /** @type {{model?: string} | null} the options to start it with, until it has started */
+  /** @type {{model?: string, agent?: string} | null} the options to start it with, until it has started */
   #start;
   /** @type {Promise<void> | null} */
   #starting = null;
@@ -61,7 +61,7 @@ export class Conversation {
   /** The number of the latest read of each: the answers of older reads are dropped. */
   #reads = { description: 0, context: 0, approvals: 0 };
 
-  /** @param {string} sessionId @param {Listener} listener @param {{model?: string} | null} [start] */
+  /** @param {string} sessionId @param {Listener} listener @param {{model?: string, agent?: string} | null} [start] */
   constructor(sessionId, listener, start = null) {
     this.id = sessionId;
     this.manager = new ConversationManager();
@@ -302,11 +302,11 @@ export class Conversation {
   #discardUnstarted(error) {
     const text = this.#outbox.entries.map((entry) => entry.text).join("\n\n");
     const attachments = this.#outbox.entries.flatMap((entry) => entry.attachments);
-    const model = this.#start?.model ?? "";
+    const { model = "", agent = null } = this.#start ?? {};
     this.close();
     this.#outbox.discard();
     sessionStorage.removeItem(this.#startKey);
-    this.#listener.onStartFailed({ text, model, attachments }, error.message);
+    this.#listener.onStartFailed({ text, model, agent, attachments }, error.message);
   }
 
   /** Upload the files of a prompt that are not stored yet, then send it. @param {Outgoing} prompt */

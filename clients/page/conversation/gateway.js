@@ -4,7 +4,7 @@
  * A request without a response may have been processed, so every one of them is safe to repeat: the page chooses the ids
  * of prompts and sessions, and names what it decides or stops.
  *
- * @import {Attachment, ContextView, CopyReceipt, Decision, FullConversation, Me, PendingApprovals, PromptMode, QueueView,
+ * @import {AgentList, Attachment, ContextView, CopyReceipt, Decision, FullConversation, Me, PendingApprovals, PromptMode, QueueView,
  *   SessionDescription, SessionList} from "./wire.js"
  */
 
@@ -143,7 +143,10 @@ async function startOnce(address, session) {
   }
 }
 
-/** @param {{id: string, model?: string}} session */
+/** @returns {Promise<AgentList>} */
+export const listAgents = () => json("GET", "/agents");
+
+/** @param {{id: string, model?: string, agent?: string}} session */
 export const startSession = (session) => startOnce("/workflow", session);
 
 /** @param {string} sessionId @returns {Promise<SessionDescription>} */

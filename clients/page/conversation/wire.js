@@ -44,6 +44,7 @@
  * @property {TurnMetrics | null} conversation_metrics
  * @property {TurnStatus} status
  * @property {boolean} is_complete
+ * @property {string | null} [agent] the version of an agent that it ran with
  *
  * @typedef {"working" | "input_required" | "completed" | "failed" | "cancelled"} TaskStatus
  * @typedef {{task_id: string, title: string, status: TaskStatus, percent: number | null, message: string | null}} SubTask
@@ -78,7 +79,10 @@
  *   parts: GrownPart[]}} PartialGrowth
  * @typedef {{call_id: string, text: string}} CallProgress
  *
- * @typedef {{title: string | null, model: string | null, status: SessionStatus, created_at: string | null,
+ * @typedef {{name: string, label: string, model: string | null}} Agent
+ * @typedef {{agents: Agent[], default: string | null, tool_problems: Object<string, string>}} AgentList
+ *
+ * @typedef {{title: string | null, model: string | null, agent: string | null, status: SessionStatus, created_at: string | null,
  *   usage: Usage | null, tasks_usage: Usage | null, conversation_metrics: {max_messages: number} & TurnMetrics | null,
  *   links: {temporal: string | null}}} SessionDescription
  * @typedef {{workflow_id: string, status: "running" | "done" | "failed", reason: string | null}} CopyReceipt

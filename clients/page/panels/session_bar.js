@@ -49,8 +49,9 @@ export class SessionBar {
     const description = isUnknown ? null : conversation?.description;
     const title = titleOf(conversation);
     const model = conversation ? (description?.model ?? "") : firstModel;
+    const agent = conversation && description?.agent;
     setText(this.#title, title);
-    setText(this.#model, model);
+    setText(this.#model, agent ? `${agent} · ${model}` : model);
     this.#model.hidden = !model;
     this.#model.title = isDemoModel(model) ? TEXTS.demoModel : TEXTS.nextModel;
     this.#model.classList.toggle("demo-model", isDemoModel(model));

@@ -145,6 +145,7 @@ export class TurnView {
     arrange(this.#facts, [
       writtenOf(turn).text !== "" && copyButton(TEXTS.copyAnswer, () => this.#wholeAnswer(turn)),
       forkButton(() => this.#actions.fork(turn)),
+      !!turn.agent && h("span", {}, turn.agent),
       last?.kind === "model" && last.model !== null && h("span", {}, last.model),
       turn.processing_time_ms !== null && h("span", {}, duration(turn.processing_time_ms)),
       turn.usage && used !== "" && h("span", { title: usageDetails(turn.usage, turn.tasks_usage) }, used),

@@ -19,7 +19,7 @@ from turnkeeper.models.context.model_context import ContextState
 from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.limits import Limits, SystemPrompt
 from turnkeeper.models.session.messages import FeatureMessage, ModelName, SessionInput, Title, UserName
-from turnkeeper.models.session.tools import ToolPolicy
+from turnkeeper.models.session.tools import ToolNames, ToolPolicy
 from turnkeeper.models.transcript.conversation import ConversationMessage, Usage
 from turnkeeper.models.wire import Compact, Frozen, Items, UtcDatetime, few_keys
 
@@ -53,6 +53,7 @@ class ExportedConfiguration(_Part):
     system_prompt: SystemPrompt
     limits: Limits = Limits()
     history: ConversationHistoryConfig = ConversationHistoryConfig()
+    tools: ToolNames | None = None
     tool_policy: ToolPolicy = {}
     unattended: bool = False
     workspace: str = ""

@@ -11,8 +11,9 @@ from turnkeeper.features.tasks.session.task import RunTask, prepare_task
 from turnkeeper.features.tasks.session.task_state import TaskInput
 from turnkeeper.features.tasks.session_part import tasks_of, with_task
 from turnkeeper.models.ids import PublicId, sibling_url
+from turnkeeper.models.session.agents import AgentChange
 from turnkeeper.models.session.budgets import Amount, Caps
-from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.session.messages import SessionInput, with_agent
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.settings.history_policy import HandOffPresets
 from turnkeeper.models.transcript.conversation import BlobRef, SubTask
@@ -121,12 +122,16 @@ def sub_task_input(
 ) -> SessionInput:
     """Return the input of a recorded task.
 
-    The task has the turn's model, tools and limits, at most the turn's remaining time, and a first portion of what the
-    root's turn may use, in place of limits of its own.
+    The task has the model, tools and limits of its agent, or else the turn's; at most the turn's remaining time, and a
+    first portion of what the root's turn may use, in place of limits of its own.
     """
-    turn = session.turn_slot.running()
-    timeout = request.timeout or turn.limits.turn_timeout
-    limits = turn.limits.model_copy(
+    turn, config = session.turn_slot.running(), session.config
+    agent = config.agents[request.agent] if request.agent else None
+    if agent:
+        config = with_agent(config, AgentChange(agent=agent, others=config.agents))
+    source = agent or turn
+    timeout = request.timeout or source.limits.turn_timeout
+    limits = source.limits.model_copy(
         update={
             "turn_timeout": timeout if request.background else max(1.0, min(timeout, seconds_left)),
             "max_task_depth": max(0, turn.limits.max_task_depth - 1),
@@ -134,12 +139,13 @@ def sub_task_input(
             "max_cost_per_turn": None,
         }
     )
-    start = session.config.model_copy(
+    start = config.model_copy(
         update={
             "title": task.title,
-            "model": request.model or turn.model,
+            "model": request.model or source.model,
             "limits": limits,
-            "tool_policy": turn.tool_policy,
+            "tools": source.tools,
+            "tool_policy": source.tool_policy,
             "chat_url": sibling_url(session.config.chat_url, session.id, task.task_id),
         }
     )

@@ -3,9 +3,10 @@
 How many tasks a tree may start is counted at its root: `allowance.py`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 
+from pydantic import JsonValue
 from pydantic_core import to_json
 
 from turnkeeper.features.tasks.session.task_state import FINDINGS_BYTES, MESSAGE_CHARS, TaskChange
@@ -183,8 +184,34 @@ def _without_oldest(tasks: list[SubTask]) -> list[SubTask]:
 RUN_TASK = "run_task"
 REPORT_PROGRESS = "report_progress"
 
-_TEXT = {"type": "string"}
-_TEXTS = {"type": "array", "items": _TEXT}
+_TEXT: JsonValue = {"type": "string"}
+_TEXTS: JsonValue = {"type": "array", "items": _TEXT}
+
+_RUN_TASK_ARGUMENTS: dict[str, JsonValue] = {
+    "description": {"type": "string", "description": "What is to be done, complete in itself."},
+    "background_context": {"type": "string", "description": "What the agent should know, and why it is asked."},
+    "expected_deliverables": _TEXTS,
+    "success_criteria": _TEXTS,
+    "constraints": _TEXTS,
+    "relevant_files": _TEXTS,
+    "related_documentation": _TEXTS,
+    "client_cwd": {"type": "string", "description": "The working directory of the person or program."},
+    "history": {
+        "enum": ["latest", "relevant", "none"],
+        "description": (
+            "What to pass on of this conversation: its latest messages, shortened; those that matter to the "
+            "description, from all of it; or none, the default."
+        ),
+    },
+    "priority": {
+        "enum": ["P0", "P1", "P2", "P3", "P4"],
+        "description": "P0 is the most urgent, P2 the default.",
+    },
+    "model": {"type": "string", "description": "provider:name; by default that of this turn."},
+    "title": {"type": "string", "maxLength": 120},
+    "background": {"type": "boolean", "description": "Do not wait for the answer."},
+    "timeout": {"type": "number", "minimum": 1, "description": "Seconds that the task may take."},
+}
 
 RUN_TASK_SPEC = ToolSpec(
     name=RUN_TASK,
@@ -195,31 +222,7 @@ RUN_TASK_SPEC = ToolSpec(
     ),
     input_schema={
         "type": "object",
-        "properties": {
-            "description": {"type": "string", "description": "What is to be done, complete in itself."},
-            "background_context": {"type": "string", "description": "What the agent should know, and why it is asked."},
-            "expected_deliverables": _TEXTS,
-            "success_criteria": _TEXTS,
-            "constraints": _TEXTS,
-            "relevant_files": _TEXTS,
-            "related_documentation": _TEXTS,
-            "client_cwd": {"type": "string", "description": "The working directory of the person or program."},
-            "history": {
-                "enum": ["latest", "relevant", "none"],
-                "description": (
-                    "What to pass on of this conversation: its latest messages, shortened; those that matter to the "
-                    "description, from all of it; or none, the default."
-                ),
-            },
-            "priority": {
-                "enum": ["P0", "P1", "P2", "P3", "P4"],
-                "description": "P0 is the most urgent, P2 the default.",
-            },
-            "model": {"type": "string", "description": "provider:name; by default that of this turn."},
-            "title": {"type": "string", "maxLength": 120},
-            "background": {"type": "boolean", "description": "Do not wait for the answer."},
-            "timeout": {"type": "number", "minimum": 1, "description": "Seconds that the task may take."},
-        },
+        "properties": _RUN_TASK_ARGUMENTS,
         "required": ["description"],
         "additionalProperties": False,
     },
@@ -246,4 +249,18 @@ REPORT_PROGRESS_SPEC = ToolSpec(
     built_in=True,
 )
 
-TASK_TOOLS = {spec.name: spec for spec in (RUN_TASK_SPEC, REPORT_PROGRESS_SPEC)}
+TASK_TOOLS = (RUN_TASK, REPORT_PROGRESS)
+
+
+def run_task_spec(handoffs: Sequence[str]) -> ToolSpec:
+    """Return `run_task` for a session that may hand over to these agents; with none, to one like itself."""
+    if not handoffs:
+        return RUN_TASK_SPEC
+    agent: JsonValue = {"enum": [*handoffs], "description": "The agent that does it."}
+    schema = {
+        **RUN_TASK_SPEC.input_schema,
+        "properties": {"agent": agent, **_RUN_TASK_ARGUMENTS},
+        "required": ["agent", "description"],
+    }
+    description = RUN_TASK_SPEC.description.replace("which has the same tools and workspace and", "which")
+    return RUN_TASK_SPEC.model_copy(update={"description": description, "input_schema": schema})

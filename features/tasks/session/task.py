@@ -1,6 +1,6 @@
 """The parameters of a task, over HTTP and of the tools, and its preparation before anything starts (TSK-1 to TSK-5)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Literal, Self
 
@@ -20,7 +20,7 @@ from turnkeeper.features.tasks.rules.task_context import ConversationHistory, Pr
 from turnkeeper.features.tasks.rules.text_room import attachments_of, contents_of, missing_hashes
 from turnkeeper.features.tasks.session.task_state import ProgressReport, TaskInput, TextsToCondense
 from turnkeeper.models.errors import RejectedError, TaskValidationError, preview
-from turnkeeper.models.ids import ID_PATTERN, checked_model
+from turnkeeper.models.ids import AGENT_PATTERN, ID_PATTERN, checked_model
 from turnkeeper.models.session.messages import ModelName, Title
 from turnkeeper.models.session.prompts import rejection_for
 from turnkeeper.models.session.tools import ToolPolicy
@@ -140,6 +140,8 @@ class TaskRequest(Strict):
 class CreateTask(TaskRequest):
     """What a task is created with from outside. `parent`: the session whose conversation it may inherit."""
 
+    agent: str | None = Field(None, pattern=AGENT_PATTERN)
+    """What the task's session is, such as `weather` or `weather@2`."""
     tool_policy: ToolPolicy | None = None
     unattended: StrictBool = False
     """Whether nobody is there to approve tool calls: tools that the policy does not mention are denied,
@@ -297,6 +299,8 @@ class RunTask(TaskRequest):
     history: Literal["latest", "relevant", "none"] | None = None
     """What the task reads of the caller's conversation: the latest messages, those that matter to it, or nothing."""
     background: bool = False
+    agent: str | None = None
+    """The agent that does it, one of those that the session may hand over to; `None`: one like this session's."""
 
     @model_validator(mode="after")
     def _check_history(self) -> Self:
@@ -313,12 +317,19 @@ class RunTask(TaskRequest):
         return policy.model_copy(update={"relevant_to": True}) if self.history == "relevant" else policy
 
 
-def read_run_task(args: object) -> RunTask:
-    """Validate the arguments of `run_task`. Raises `RejectedError`, which names the field."""
+def read_run_task(args: object, *, handoffs: Sequence[str] | None = None) -> RunTask:
+    """Validate the arguments of `run_task` in a session that may hand over to these agents; `None`: to any.
+
+    Raises `RejectedError`, which names the field.
+    """
     try:
-        return RunTask.model_validate(args)
+        request = RunTask.model_validate(args)
     except ValidationError as error:
         raise rejection_for(error) from None
+    if handoffs is not None and request.agent not in (handoffs or (None,)):
+        allowed = f"must be {' or '.join(handoffs)}" if handoffs else "this session has none to hand over to"
+        raise RejectedError("invalid", f"agent: {allowed}.", field="agent")
+    return request
 
 
 def read_progress(args: object) -> ProgressReport:

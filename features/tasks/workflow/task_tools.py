@@ -30,7 +30,7 @@ with workflow.unsafe.imports_passed_through():
         prepare_sub_task,
         sub_task_input,
     )
-    from turnkeeper.features.tasks.session.sub_tasks import REPORT_PROGRESS, RUN_TASK, TASK_TOOLS
+    from turnkeeper.features.tasks.session.sub_tasks import REPORT_PROGRESS, REPORT_PROGRESS_SPEC, RUN_TASK, TASK_TOOLS
     from turnkeeper.features.tasks.session.task import RunTask, read_progress, read_run_task
     from turnkeeper.features.tasks.session.task_state import TaskOutcome, tool_result_of
     from turnkeeper.features.tasks.session_part import FEATURE, tasks_of
@@ -123,7 +123,8 @@ class TaskTurn(TurnPart):
 
     def runs(self, name: str) -> bool:
         """Return whether `name` is one of these tools; a foreign tool may have its name."""
-        return name in TASK_TOOLS and self._session.tools.find(name) == TASK_TOOLS[name]
+        own = [REPORT_PROGRESS_SPEC, *self._tasks.unoffered_tools]
+        return name in TASK_TOOLS and self._session.tools.find(name) in own
 
     def may_have_acted(self, call_id: str) -> bool:
         return call_id in self._started
@@ -146,7 +147,7 @@ class TaskTurn(TurnPart):
             self._tasks.own.report(read_progress(args))
             self._scope.refresh_ui()
             return ToolResult(outcome="Progress was reported")
-        request = read_run_task(args)
+        request = read_run_task(args, handoffs=self._session.config.handoffs)
         allowance, started = self._tasks.allowance, self._tasks.started
         reason = started.rejection(self._scope.turn.limits, depth=allowance.start.depth if allowance else 0)
         if reason:

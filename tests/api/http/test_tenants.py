@@ -153,7 +153,7 @@ REQUESTS: dict[str, list[Request]] = {
 
 The ids in a path beside the session's come from `OTHER_IDS`."""
 
-WITHOUT_A_SESSION = {"list_sessions", "render_markdown", "log_in", "read_audit"}
+WITHOUT_A_SESSION = {"define_agent", "list_sessions", "render_markdown", "log_in", "read_audit"}
 """Operations whose bodies and parameters name no session. One that has neither needs no entry."""
 
 OTHER_IDS = {"message_id": "m1", "call_id": "1.1.0", "hash": "0" * 64}

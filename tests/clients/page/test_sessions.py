@@ -415,3 +415,15 @@ SEEN = """() => {{
   Object.defineProperty(document, "visibilityState", {{value: "{state}", configurable: true}});
   document.dispatchEvent(new Event("visibilitychange"));
 }}"""
+
+
+async def test_agn_4_the_agent_of_a_new_session_is_chosen_and_its_turns_name_it(tab: Tab, env: Environment) -> None:
+    async with http_client(tab.url) as http:
+        agent = {"instructions": "Be brief.", "tools": ["look"]}
+        (await http.put("/agents/page-weather", json=agent)).raise_for_status()
+    await tab.open()
+    await tab.page.locator("#new-agent").select_option("page-weather")
+    await tab.send("Hi")
+    await expect(tab.answers).to_have_text("echo: Hi")
+    await expect(tab.page.locator("#turns .response .facts")).to_contain_text("page-weather@1")
+    await expect(tab.page.locator("#session-model")).to_contain_text("page-weather@1")

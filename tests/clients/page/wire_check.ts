@@ -47,6 +47,8 @@ export interface Compared {
   GrownPart: Reads<page.GrownPart, Sent["GrownPart"]>;
   PartialGrowth: Reads<page.PartialGrowth, Sent["PartialGrowth"]>;
   CallProgress: Reads<page.CallProgress, Sent["CallProgress"]>;
+  Agent: Reads<page.Agent, Sent["Agent"]>;
+  AgentList: Reads<page.AgentList, Sent["AgentList"]>;
   SessionDescription: Reads<page.SessionDescription, Sent["SessionDescription"]>;
   ListedSession: Reads<page.ListedSession, Sent["ListedSession"]>;
   SessionList: Reads<page.SessionList, Sent["SessionList"]>;

@@ -46,6 +46,8 @@ FULL: dict[str, Any] = {
     "usage_between_turns": {"input_tokens": 3},
     "ending": "enough",
     "moved_events": {"earlier": 6, "newest": 1},
+    "today": "2026-11-28",
+    "today_segment": 2,
     "transcript": {"turns": [{**TURN, "reasoning_trajectory": {"steps": [STEP]}}], "archived": 5, "copied": 1},
     "queue": {
         "waiting": [
@@ -101,7 +103,9 @@ FULL: dict[str, Any] = {
         "model": "offline:",
         "limits": LIMITS,
         "history": HISTORY,
+        "tools": ["look"],
         "tool_policy": {"look": "ask"},
+        "system_prompt": "Count.",
         "awaiting_since": MOMENT,
         "has_blocked_task": True,
         "steps": 1,

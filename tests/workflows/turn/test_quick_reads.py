@@ -1,5 +1,6 @@
 """Quick reads run in the activity of the model call that asks for them: OPS-8, AGT-7, AGT-8."""
 
+import asyncio
 from collections import Counter
 from typing import Any
 
@@ -62,6 +63,38 @@ async def test_ops_8_quick_reads_run_in_the_activity_of_the_model_call(env: Envi
         "file_read done\n\n{'path': 'a.txt'}",
         "now done\n\n{}",
     ]
+
+
+async def test_ops_8_an_agents_own_read_is_quick_and_knows_its_session(env: Environment) -> None:
+    own = ToolSpec(name="order", effect="read", server="shop", own_name="order", local=True)
+    env.tools.specs.append(own)
+    start = SessionInput(user="anna", agent="support@2", tools=["shop__order"])
+    step = await read(env, ("order", {"id": "A-1"}), start=start)
+    assert (outcomes(step), await activities(env)) == (["order done"], {"list_tools": 1, "call_model": 2})
+    (call,) = env.tools.calls
+    assert (call.server, call.tool_digest, call.built_in) == ("shop", own.digest, False)
+    assert (call.user, call.agent, call.call_id) == ("anna", "support@2", "1.1.0")
+
+
+async def test_ops_8_a_late_read_of_an_agent_is_an_activity_from_then_on(
+    env: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def first_never(invocation: ToolInvocation) -> ToolResult:
+        if len(env.tools.calls) == 1:
+            await asyncio.Event().wait()
+        return ToolResult(outcome="order done")
+
+    env.tools.run = first_never
+    monkeypatch.setattr(tools, "MAX_READ_SECONDS", 0.01)
+    env.tools.specs.append(ToolSpec(name="order", effect="read", server="shop", own_name="order", local=True))
+    order = ("order", {"id": "A-1"})
+    env.vendor.script = [asks(order), says("Read.")] * 2
+    session = await env.start()
+    for _ in range(2):
+        await session.prompt("read")
+    await session.idle(turns=2)
+    assert (await activities(env))["call_tool"] == 2
+    assert len(env.tools.calls) == 3
 
 
 @pytest.mark.parametrize(

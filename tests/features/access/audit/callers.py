@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 from httpx import ASGITransport, AsyncClient
-from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
 from temporalio.client import Client
 
 from tests.harness import patient
@@ -22,9 +22,9 @@ CALLERS = {caller.id: caller for caller in (ADA, BOB, EVE)}
 HEADER = "x-caller"
 
 
-async def identify(headers: Headers) -> Identity:
+async def identify(request: HTTPConnection) -> Identity:
     """Believe the header: stands for the authentication. A request without it is a local one."""
-    caller = CALLERS.get(headers.get(HEADER, ""))
+    caller = CALLERS.get(request.headers.get(HEADER, ""))
     return Identity(caller) if caller else LOCAL_IDENTITY
 
 

@@ -1,0 +1,1 @@
+"""Agents over HTTP, and what sessions are started as."""
