@@ -1,8 +1,10 @@
-"""Moving parts of a session to the archive, and parked prompts back: `move_to_archive`, `unpark` (SES-6, SES-15).
+"""What leaves a session: parts of it to the archive and back, and all of it when it is deleted (API-1, SES-6, SES-15).
 
-And the steps of deleting a session: `stop_session`, `clear_stores` and `delete_runs` (API-1, SES-15). Each finds the
-session by the id of the deletion workflow. If another session has started with the same id since, it is not touched:
-the deletion fails, and the next request starts a deletion of that session.
+**Moving**: `move_to_archive`, and `unpark` for parked prompts.
+
+**Deleting**: `stop_session`, `clear_stores` and `delete_runs`. Each finds the session by the id of the deletion
+workflow. If another session has started with the same id since, it is not touched: the deletion fails, and the next
+request starts a deletion of that session.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Request and response bodies of the gateway that are not models of a session. Unknown fields are errors."""
+"""Request and response bodies of the gateway that are not models of a session. Requests reject unknown fields."""
 
 from typing import Annotated, Literal
 

@@ -1,4 +1,6 @@
-"""Ids of sessions, prompts and tool calls (SES-6): safe in URLs, in file names and in Temporal's visibility filters.
+"""Ids of sessions, prompts and tool calls (SES-6), and names of models with their providers (AGT-4).
+
+Ids are safe in URLs, in file names and in Temporal's visibility filters.
 
 A session's id is unique in its tenant. Its workflow id is unique in Temporal and in the stores, since it begins with
 the tenant: `acme:chat-1`. The default tenant has no name and adds nothing (API-4). Clients only ever see ids of

@@ -1,4 +1,4 @@
-"""The limits of a session (AGT-1, SES-5, SES-6, SES-14 to SES-16), each well within Temporal's own; its defaults.
+"""The limits of a session (AGT-1, SES-5, SES-6, SES-14 to SES-16), each well within Temporal's own, and other defaults.
 
 Temporal fails a session, or retries a task forever, past 2 MB per payload, 4 MB per gRPC message, and 50 MB or 51,200
 events per run. So everything that can grow has a lower bound here. The sizes scale together: a smaller

@@ -8,10 +8,9 @@ of a session that is listed as open.
 
 The index is never the only copy of anything: a lost write is repaired later, and no session waits for it.
 
-Writes rows of the index in the background: a turn never waits for the index, and never fails by it (API-1).
-
-The rows that arrive while a transaction runs go into the next one, and of a session only the newest is written. So a
-busy process needs few transactions a second, for any number of sessions.
+**Writing** is in the background: a turn never waits for the index, and never fails by it. The rows that arrive while a
+transaction runs go into the next one, and of a session only the newest is written. So a busy process needs few
+transactions a second, for any number of sessions.
 """
 
 import asyncio

@@ -11,13 +11,11 @@ The text is made again for every request. Of an answer its parts are stored, and
 model reads its own thinking of the running turn, until an eviction. Within a turn a later request's text begins with an
 earlier one's, as servers' prefix caches need it, but for the first request of a conversation.
 
-Parsing an answer in the grammar of the replay text while it arrives (CTX-13).
-
-A model without tool calling answers with the next events: `§think:`, `§call:`, `§respond:`. The parser accepts what
-`render_event` writes, and more, since models are careless: blank lines may be missing, JSON may span lines or be
-fenced, and text without any mark is an answer. From the first `§user:`, `§result:` or header on, the model invents what
-others say, so the answer is cut there. Only a `§call:` that the model itself begins is a call; in texts of others such
-lines are escaped.
+**The answer** is parsed while it arrives. A model without tool calling answers with the next events: `§think:`,
+`§call:`, `§respond:`. The parser accepts what `render_event` writes, and more, since models are careless: blank lines
+may be missing, JSON may span lines or be fenced, and text without any mark is an answer. From the first `§user:`,
+`§result:` or header on, the model invents what others say, so the answer is cut there. Only a `§call:` that the model
+itself begins is a call; in texts of others such lines are escaped.
 
 Lines decide: text is passed on at once, except for the beginning of a line that may become a mark, and for line ends
 that may turn out to be the space between two events.

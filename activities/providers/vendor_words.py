@@ -3,10 +3,8 @@
 No vendor has a code for everything, and each uses its own words. All of these were seen. The meaning of general codes
 and statuses is in `vendor_errors.py`.
 
-Codes and wordings by which vendors refuse images and documents (AGT-4).
-
-They count only for requests with images or documents in them. The words were seen in vendors' documentation, in their
-servers' code, and in reports of their users.
+**Images and documents** (AGT-4). They count only for requests with images or documents in them. The words were seen in
+vendors' documentation, in their servers' code, and in reports of their users.
 """
 
 import re

@@ -1,17 +1,18 @@
-"""Separating the thinking that a model writes before its answer, as `<think>…</think>`, while it arrives (CTX-13).
+"""What models write into the text where their server has no parser for it: thinking, tokens, calls (AGT-4, CTX-13).
 
-Servers without a parser for it leave the thinking in the text. Only a leading tag counts that is closed, or in which
-the answer was cut; anywhere else it is ordinary text. Where the template has written the opening tag, only the closing
-one is in the text: it counts at the end of a line of its own or of a sentence, with a blank line after it, outside of
-code. That is known at the end only, so such thinking is shown as text until then. So is an answer in the tokens of
-OpenAI's open models (harmony): nothing of it is shown before its end.
+**Thinking** before the answer, as `<think>…</think>`, is separated while it arrives. Servers without a parser for it
+leave the thinking in the text. Only a leading tag counts that is closed, or in which the answer was cut; anywhere else
+it is ordinary text. Where the template has written the opening tag, only the closing one is in the text: it counts at
+the end of a line of its own or of a sentence, with a blank line after it, outside of code. That is known at the end
+only, so such thinking is shown as text until then. So is an answer in the tokens of OpenAI's open models (harmony):
+nothing of it is shown before its end.
 
-Reading an answer in the tokens of OpenAI's open models, where a server has not read them (CTX-13).
+**Tokens** of OpenAI's open models (harmony):
 
 <|channel|>analysis<|message|>The clock.<|end|><|start|>assistant<|channel|>final<|message|>It is noon.<|return|>
 <|channel|>commentary to=functions.now <|constrain|>json<|message|>{}<|call|>
 
-Reading calls that a model has written as text, since its server doesn't know its form of calls (AGT-4).
+**Calls**, where the server doesn't know the model's form of them:
 
     <tool_call>{"name": "now", "arguments": {}}</tool_call>              Hermes, Qwen
     <tool_call><function=now><parameter=at>x</parameter></function>      Qwen Coder, also without `<tool_call>`

@@ -1,6 +1,6 @@
 """One prompt and its answer, for scripts and pipes.
 
-`--json`: prints events as lines of JSON, in the format of the gateway's event stream.
+With `--json`, events are lines of JSON, in the format of the gateway's event stream:
 
 {"event": "update", "data": {...}}     new and changed turns (a `ConversationUpdate`)
 {"event": "queue", "data": {...}}      the queue

@@ -3,9 +3,8 @@
 Names, spelling and order are those of Vercel's AI SDK, whose client validates each chunk (`uiMessageChunkSchema` of the
 npm package `ai`, version 7). Version 6 lacks some of them; they are replaced for it.
 
-A tool call as chunks: its input, its approval, its result.
-
-All tools are dynamic to the AI SDK: they are known when a session runs, not when a page is written.
+**A tool call** is its input, its approval, its result. All tools are dynamic to the AI SDK: they are known when a
+session runs, not when a page is written.
 """
 
 import re

@@ -1,13 +1,12 @@
-"""Requests of the AI SDK's transport (API-1, API-2).
+"""Requests of the AI SDK's transport, and past turns as its messages (API-1, API-2).
 
-The AI SDK's client stores the conversation and sends all of it each time. Here the session stores it, so only the last
-message is read: a prompt, or decisions on the tool calls of the last answer. Behind a prompt, decisions of the newest
-answer that has some are read too: the AI SDK sends none by itself once a newer message follows. A client may send that
-message alone (`message`). Fields that only a server without sessions could use must be empty.
+**Requests.** The AI SDK's client stores the conversation and sends all of it each time. Here the session stores it, so
+only the last message is read: a prompt, or decisions on the tool calls of the last answer. Behind a prompt, decisions
+of the newest answer that has some are read too: the AI SDK sends none by itself once a newer message follows. A client
+may send that message alone (`message`). Fields that only a server without sessions could use must be empty.
 
-Past turns as messages of the AI SDK: what a client has after the streams of all of them (API-1).
-
-Each turn becomes the chunks of its stream, which are then assembled as the AI SDK's client does it.
+**Past turns** become what a client has after the streams of all of them. Each turn becomes the chunks of its stream,
+which are then assembled as the AI SDK's client does it.
 """
 
 import re

@@ -12,12 +12,10 @@ a client has exactly what the session has.
 A message ends with the turn (`finish`, `abort` or `error`), or where the turn only waits for approval: in the AI SDK,
 people decide on tool calls between two streams. The next stream continues the same message from what the client has.
 
-The content of a model step in the order that clients get it: thinking, text, tool calls.
-
-A step arrives twice: as partial output, in parts in the vendor's order, and finally as thinking, text and calls. Both
-are converted to the same form. If what was sent early is the beginning of the final text, the rest follows and nothing
-is sent twice. If it is not (a retried attempt, parts in another order, a text with an omitted beginning), the client
-has to drop the step.
+**The content of a step** is sent as thinking, text, tool calls. A step arrives twice: as partial output, in parts in
+the vendor's order, and finally as thinking, text and calls. Both are converted to the same form. If what was sent early
+is the beginning of the final text, the rest follows and nothing is sent twice. If it is not (a retried attempt, parts
+in another order, a text with an omitted beginning), the client has to drop the step.
 """
 
 from collections.abc import Mapping

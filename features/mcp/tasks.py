@@ -3,11 +3,9 @@
 Our task is a session and continues with every message. An MCP client waits for one prompt of it, whose result is final
 whatever the session does afterwards.
 
-The Tasks extension of MCP, `io.modelcontextprotocol/tasks`, in its schema of 2026-07-28 (TSK-6).
-
-A client that declares the extension in its request gets a handle for long work, and polls it. The only methods are
-`tasks/get`, `tasks/update` and `tasks/cancel`. The work is a workflow and the handle a row in the database, so both
-survive gateways and workers.
+**The Tasks extension**, `io.modelcontextprotocol/tasks`, in its schema of 2026-07-28. A client that declares the
+extension in its request gets a handle for long work, and polls it. The only methods are `tasks/get`, `tasks/update` and
+`tasks/cancel`. The work is a workflow and the handle a row in the database, so both survive gateways and workers.
 
 The result of a task is what the tool would have returned: a failed turn is a `completed` task with an error as its
 result. The status `failed` is for JSON-RPC errors.

@@ -3,11 +3,10 @@
 An entry is a reference into the transcript with its rendered messages; only the reference is carried to the next run.
 A *detached* entry carries its own messages, large texts by reference, since its turn or step is in the archive only.
 
-Shortening messages that can't be evicted, after a vendor said that the context is too long (CTX-7).
-
-The head stays, and so do the results of the newest step, or the model would ask for them again. If they alone are too
-long, the longest of their texts are shortened: the model still reads the head and the tail of each. The running turn's
-prompt keeps its text; its attachments may not drive out the conversation, so the largest of them are only named.
+**Shortening** is for messages that can't be evicted, after a vendor said that the context is too long (CTX-7). The head
+stays, and so do the results of the newest step, or the model would ask for them again. If they alone are too long, the
+longest of their texts are shortened: the model still reads the head and the tail of each. The running turn's prompt
+keeps its text; its attachments may not drive out the conversation, so the largest of them are only named.
 """
 
 from collections.abc import Iterable, Sequence

@@ -2,10 +2,8 @@
 
 On a terminal, the growing answer is shown below the lines. Otherwise the output is plain lines.
 
-A session's log, and the promises that it must keep (SES-2, SES-6, SES-12, AGT-7).
-
-The log is plain data: the prompts, and everything that clients saw. Each promise is a pure function that yields a
-sentence for every violation.
+**Promises** that a session's log must keep (SES-2, SES-6, SES-12, AGT-7). The log is plain data: the prompts, and
+everything that clients saw. Each promise is a pure function that yields a sentence for every violation.
 """
 
 import asyncio

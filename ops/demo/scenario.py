@@ -4,9 +4,8 @@ Each step sends prompts and waits until the observer has seen their answers. Lik
 follows the event stream; in the end, its conversation is compared with the transcript. The prompts and the files that
 tools should write are recorded for the check.
 
-The demo's own server, worker and gateway (OPS-3).
-
-They use free ports and one folder. They read none of the user's settings or keys, and do not touch another stack.
+**Processes**: the demo's own server, worker and gateway. They use free ports and one folder. They read none of the
+user's settings or keys, and do not touch another stack.
 
     turnkeeper.toml     the settings of worker and gateway
     temporal.toml       empty, to replace the user's, which may name another server

@@ -3,10 +3,10 @@
 `InProcessCarrier` is for a worker and a gateway in one process. `HeartbeatCarrier` uses the heartbeats of the model
 call, for those who have neither a shared folder nor Redis.
 
-Heartbeats: the server stores heartbeat details with the pending activity, outside the history,
-and returns them when the workflow is described. The worker heartbeats with its newest snapshot once a second, whether
-or not somebody follows: it can't know. The gateway describes a workflow twice a second, but only while somebody follows
-it, and once for all followers. Every heartbeat has to repeat the snapshot: one without details would erase it.
+**Heartbeats.** The server stores heartbeat details with the pending activity, outside the history, and returns them
+when the workflow is described. The worker heartbeats with its newest snapshot once a second, whether or not somebody
+follows: it can't know. The gateway describes a workflow twice a second, but only while somebody follows it, and once
+for all followers. Every heartbeat has to repeat the snapshot: one without details would erase it.
 
 The server passes the details of an attempt on to the next one. They remain visible until the next attempt's first
 snapshot; their tag says which attempt they are from. They disappear with the activity, with one exception: if Temporal

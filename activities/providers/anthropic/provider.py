@@ -1,11 +1,9 @@
 """`anthropic:` models, through Anthropic's Messages API (AGT-4).
 
-Reading an answer of Anthropic's Messages API from its stream (AGT-3, AGT-10).
-
-The stream is one message: `message_start`, then the blocks one after the other, each a start, deltas and a stop, then
-`message_delta` with the stop reason and usage, then `message_stop`. Two things are made of it. The *parts* are what we
-understand: thinking, text, calls. The *items* are the blocks as they came, for the vendor itself: unknown kinds of
-blocks and deltas are assembled generically, and go back with the others.
+**Reading** (AGT-3, AGT-10). The stream is one message: `message_start`, then the blocks one after the other, each a
+start, deltas and a stop, then `message_delta` with the stop reason and usage, then `message_stop`. Two things are made
+of it. The *parts* are what we understand: thinking, text, calls. The *items* are the blocks as they came, for the
+vendor itself: unknown kinds of blocks and deltas are assembled generically, and go back with the others.
 
 Only a complete message is an answer, and only one that stopped by itself has calls: arguments that were cut at the
 length limit may look complete. Some servers say `end_turn` for a message with calls, or use reasons of other APIs.

@@ -3,10 +3,9 @@
 A handler runs again at every step of a turn and must make the same calls each time: it may depend only on the
 conversation and on the outcomes of its calls.
 
-What a user can ask of the offline model: a table of phrases.
-
-A request is split into clauses: at the end of a sentence, and before a verb that follows "and" or "then". A clause is
-an intent if a phrase matches all of it; others are ignored, so "don't write x to a.txt" writes nothing.
+**Intents** are what a user can ask: a table of phrases. A request is split into clauses: at the end of a sentence, and
+before a verb that follows "and" or "then". A clause is an intent if a phrase matches all of it; others are ignored, so
+"don't write x to a.txt" writes nothing.
 """
 
 import contextlib

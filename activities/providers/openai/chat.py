@@ -4,13 +4,11 @@ With the protocol `native` the model gets its tools through the API; with `text`
 text (`text_protocol.py`, CTX-13). What the SDK finds in the environment for OpenAI itself, above all a key, is never
 sent to another endpoint.
 
-Reading an answer of a Chat Completions endpoint from its stream (AGT-3, AGT-10).
-
-Servers differ in what they omit and add, so little is required: chunks with a `delta` in their first choice, and a
-`finish_reason`, which alone says whether an answer is complete. Texts are concatenated, whatever their field. If there
-are no calls, they may be written as text (`written_answer.py`). Fields of a message or a call that we don't
-understand are kept in the state, to go back to the same model; so is thinking at the beginning of the text, for
-templates that expect it there.
+**Reading** (AGT-3, AGT-10). Servers differ in what they omit and add, so little is required: chunks with a `delta` in
+their first choice, and a `finish_reason`, which alone says whether an answer is complete. Texts are concatenated,
+whatever their field. If there are no calls, they may be written as text (`written_answer.py`). Fields of a message or a
+call that we don't understand are kept in the state, to go back to the same model; so is thinking at the beginning of
+the text, for templates that expect it there.
 
 An honest server numbers its calls, names each once, and sends its arguments in pieces. Others number all calls 0, omit
 ids, repeat name or id in every piece, or send arguments again as a whole. So a piece belongs to the latest call of its

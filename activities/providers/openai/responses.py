@@ -1,10 +1,8 @@
 """`openai:` models, through OpenAI's Responses API (AGT-4).
 
-Reading an answer of OpenAI's Responses API from its stream (AGT-3, AGT-10).
-
-Deltas are only published. The answer is made of the items of `response.output_item.done`, in the order of the output,
-or of those in the last event if there are more. The *parts* are what we understand of them: summaries of reasoning,
-text, calls. The *items* themselves are stored for the vendor, as they came.
+**Reading** (AGT-3, AGT-10). Deltas are only published. The answer is made of the items of `response.output_item.done`,
+in the order of the output, or of those in the last event if there are more. The *parts* are what we understand of them:
+summaries of reasoning, text, calls. The *items* themselves are stored for the vendor, as they came.
 
 An answer is complete with `response.completed`, and cut with `response.incomplete` if that was a length limit; the
 stream of any other is a failure. The statuses of the response and of its items must agree: half a call is not run, and
@@ -14,10 +12,9 @@ An answer that could not go back has no state, and is encoded again from its par
 its encrypted content, since the vendor doesn't store it, one with a call that gets no output from us, and one with a
 call whose arguments are not a JSON object.
 
-Encoding a request for OpenAI's Responses API (AGT-3, AGT-4). Pure: the same request gives the same bytes.
-
-OpenAI stores nothing (`store: false`): every request has the whole conversation, and what was sent once is sent again
-the same way, since both caches and reasoning are bound to the prefix.
+**Encoding** (AGT-3, AGT-4) is pure: the same request gives the same bytes. OpenAI stores nothing (`store: false`):
+every request has the whole conversation, and what was sent once is sent again the same way, since both caches and
+reasoning are bound to the prefix.
 
 - A step of this API goes back item for item (`ProviderState.items`): reasoning with its encrypted content, messages
   with their `phase`, calls, and unknown kinds of items. Any other is encoded again from its text and calls, without

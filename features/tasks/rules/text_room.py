@@ -5,10 +5,8 @@ total size, and of the first prompt, is for the cut texts: the most relevant fir
 ranked. A text that fits is handed over whole, the first that doesn't is cut less. Texts that the model is to condense
 keep a part of the room, so that each of them may be longer.
 
-Attachments of the messages of a history (CTX-16).
-
-The history names them where they belong. Their contents go to the blob store, and they are attachments of the task's
-first prompt, so that the model reads code, images and files like those of any prompt.
+**Attachments** (CTX-16). The history names them where they belong. Their contents go to the blob store, and they are
+attachments of the task's first prompt, so that the model reads code, images and files like those of any prompt.
 """
 
 from collections.abc import Mapping, Sequence
