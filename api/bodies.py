@@ -109,7 +109,7 @@ class HistoryBody(_StrictNumbers, HistoryChange):
     """Settings of the window to change. The others keep their values."""
 
 
-AgentLabel = Annotated[str, Field(pattern=AGENT_PATTERN, examples=["weather", "weather@2"])]
+AgentLabel = Annotated[str, Field(pattern=AGENT_PATTERN)]
 """The name of an agent, for its newest version, or name and version."""
 
 

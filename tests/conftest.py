@@ -1,18 +1,16 @@
 """Shared fixtures; the real Temporal server is started once, when a test first needs it."""
 
-import asyncio
 import gc
 import os
 import shutil
 import sys
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
+from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
 from hypothesis import HealthCheck, settings
 from temporalio.client import Client
 from temporalio.service import GrpcCompression
@@ -108,11 +106,6 @@ def _workflows_are_validated_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(EvictingRunner, "prepare_workflow", prepare_workflow)
         yield
-
-
-def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Run the tests on the event loop of workers and gateways."""
-    return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture(scope="session")

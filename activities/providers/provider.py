@@ -14,7 +14,7 @@ from pkgutil import resolve_name
 from typing import Self
 
 from turnkeeper.activities.providers.protocol import AttachmentProblem, CallInfo, Delta, ErrorKind, ModelError
-from turnkeeper.models.ids import BUILT_IN_PROVIDERS, providers
+from turnkeeper.models.ids import providers
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
 
@@ -90,7 +90,7 @@ class Provider(ABC):
 
 def provider_class(name: str) -> type[Provider]:
     """Return the provider that a model's name begins with. It is loaded now, without its SDK. Raises `KeyError`."""
-    provider: type[Provider] = resolve_name(BUILT_IN_PROVIDERS[name])
+    provider: type[Provider] = resolve_name(providers()[name])
     return provider
 
 

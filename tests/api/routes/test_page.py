@@ -9,7 +9,7 @@ import pytest
 from httpx import ASGITransport, AsyncClient
 
 from turnkeeper.api.app import create_app
-from turnkeeper.api.bodies import default_input
+from turnkeeper.api.new_sessions import plain_input
 from turnkeeper.api.routes.page import PageFiles, page_files
 from turnkeeper.models.settings.settings import Settings
 
@@ -109,7 +109,7 @@ async def test_api_5_a_session_links_to_its_page_from_the_gateway_and_from_tempo
     links = (await shared_http.get(f"/workflow/{session}")).json()["links"]
     assert links["chat"] == f"/?session={session}"
     assert (await shared_http.get(links["chat"])).status_code == 200
-    started = default_input(Settings(public_url="https://agents.example"), "support-42", user=None)
+    started = plain_input(Settings(public_url="https://agents.example"), "support-42", user=None)
     assert started.chat_url == "https://agents.example/?session=support-42"
 
 

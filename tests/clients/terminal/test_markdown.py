@@ -6,7 +6,7 @@ from markdown_it.rules_block import StateBlock
 from turnkeeper.clients.terminal.interactive import renderer
 from turnkeeper.clients.terminal.interactive.renderer import ChatMarkdown
 from turnkeeper.clients.terminal.interactive.screen import TerminalStyle
-from turnkeeper.models.texts import formulas
+from turnkeeper.models import formulas
 
 
 def printed(text: str, *, columns: int = 60) -> str:
