@@ -3,6 +3,10 @@
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -26,8 +30,8 @@ def time_server(cache: pytest.Cache) -> dict[str, object]:
     folder = cache.mkdir("mcp-server-time-2026.10.19-alone")
     program = folder / "bin" / "mcp-server-time"
     if not program.exists():
-        installer = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--no-deps", "--upgrade"]
-        _fetch([*installer, "--target", str(folder), TIME, *BESIDE_TIME], TIME)
+        installer = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--no-deps"]
+        _fetch(folder, lambda target: [*installer, "--target", target, TIME, *BESIDE_TIME], TIME)
     return {"command": sys.executable, "args": [str(program)], "env": {"PYTHONPATH": str(folder)}}
 
 
@@ -48,13 +52,20 @@ def _from_npm(cache: pytest.Cache, package: str) -> list[str]:
     folder = cache.mkdir(f"{package.rpartition('/')[2].replace('@', '-')}")
     program = folder / "node_modules" / package.rpartition("@")[0] / "dist" / "index.js"
     if not program.exists():
-        _fetch([npm, "install", "--no-audit", "--no-fund", "--silent", "--prefix", str(folder), package], package)
+        installer = [npm, "install", "--no-audit", "--no-fund", "--silent"]
+        _fetch(folder, lambda target: [*installer, "--prefix", target, package], package)
     return [node, str(program)]
 
 
-def _fetch(command: list[str], package: str) -> None:
-    """Run an installer. Where its registry can't be reached, the test is skipped."""
-    try:
-        subprocess.run(command, check=True, capture_output=True, timeout=FETCH_SECONDS)
-    except (subprocess.SubprocessError, OSError) as error:
-        pytest.skip(f"{package} could not be fetched from its registry ({type(error).__name__})")
+def _fetch(folder: Path, command: Callable[[str], list[str]], package: str) -> None:
+    """Install into the empty `folder`, as a whole: several processes of a test run may install the same at once.
+
+    Where the registry can't be reached, the test is skipped.
+    """
+    with TemporaryDirectory(dir=folder.parent, ignore_cleanup_errors=True) as new:
+        try:
+            subprocess.run(command(new), check=True, capture_output=True, timeout=FETCH_SECONDS)
+        except (subprocess.SubprocessError, OSError) as error:
+            pytest.skip(f"{package} could not be fetched from its registry ({type(error).__name__})")
+        with suppress(OSError):  # another process was quicker
+            Path(new).rename(folder)
