@@ -100,7 +100,7 @@ class Toolbox:
             self._noted_problems[server] = problem
 
     def restart(self, server: str) -> None:
-        """Let a new process of a server run the calls from now on; those that run finish in the old one."""
+        """Run calls from now on in a new process of a server; those that run finish in the old one."""
         connection = self._connections[server]
         if not isinstance(connection, BuiltInConnection):
             connection.restart()

@@ -72,7 +72,7 @@ class ToolContext:
         self.report(percent, text)
 
     def heartbeat(self) -> None:
-        """Say that the call is alive, so that its timeout begins anew."""
+        """Say that the call is alive, so that its timeout starts again."""
         self.report(None, "")
 
 

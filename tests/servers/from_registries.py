@@ -1,4 +1,4 @@
-"""Third-party tool servers, installed from their registries into a folder that later runs reuse."""
+"""Programs of others, such as tool servers, installed from their registries into folders that later runs reuse."""
 
 import shutil
 import subprocess
@@ -45,16 +45,24 @@ def file_server(cache: pytest.Cache) -> list[str]:
     return _from_npm(cache, FILES)
 
 
-def _from_npm(cache: pytest.Cache, package: str) -> list[str]:
-    node, npm = shutil.which("node"), shutil.which("npm")
-    if node is None or npm is None:
-        pytest.skip("node and npm are not installed: the server of another SDK cannot be run")
-    folder = cache.mkdir(f"{package.rpartition('/')[2].replace('@', '-')}")
-    program = folder / "node_modules" / package.rpartition("@")[0] / "dist" / "index.js"
-    if not program.exists():
+def npm_package(cache: pytest.Cache, package: str) -> Path:
+    """Return the folder of `NAME@VERSION`. Where there is no npm or no registry, the test is skipped."""
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip(f"npm is not installed: {package} can't be fetched")
+    folder = cache.mkdir(f"npm-{package.rpartition('/')[2].replace('@', '-')}")
+    installed = folder / "node_modules" / package.rpartition("@")[0]
+    if not installed.exists():
         installer = [npm, "install", "--no-audit", "--no-fund", "--silent"]
         _fetch(folder, lambda target: [*installer, "--prefix", target, package], package)
-    return [node, str(program)]
+    return installed
+
+
+def _from_npm(cache: pytest.Cache, package: str) -> list[str]:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed: the server of another SDK cannot be run")
+    return [node, str(npm_package(cache, package) / "dist" / "index.js")]
 
 
 def _fetch(folder: Path, command: Callable[[str], list[str]], package: str) -> None:

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 from playwright.async_api import Page, ViewportSize, expect
 
-from tests.clients.page.from_npm import npm_package
 from tests.clients.page.tab import Tab, http_client
 from tests.harness import BOUND, Environment, Gate, asks, says
+from tests.servers.from_registries import npm_package
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, RespondPart, ThinkPart
 
@@ -38,7 +38,7 @@ def double(x: int) -> str:
 async def test_api_5_axe_finds_nothing_serious_in_any_state(
     tab: Tab, env: Environment, request: pytest.FixtureRequest
 ) -> None:
-    axe = (npm_package(request, "axe-core", "4.14.1") / "axe.min.js").read_text()
+    axe = (npm_package(request.config.cache, "axe-core@4.14.1") / "axe.min.js").read_text()
     faults: dict[str, list[str]] = {}
 
     async def look(state: str) -> None:

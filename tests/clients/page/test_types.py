@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.page.from_npm import npm_package
+from tests.servers.from_registries import npm_package
 from turnkeeper.api.app import create_app
 from turnkeeper.models.settings.settings import Settings
 
@@ -40,11 +40,11 @@ def run_node(script: Path, *arguments: str) -> list[str]:
 def type_errors(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The compiler's errors in the page's modules and in the comparison with the OpenAPI document; it runs once."""
     folder = tmp_path_factory.mktemp("types")
-    generator = npm_package(request, "openapi-typescript", "7.13.0") / "bin" / "cli.js"
+    generator = npm_package(request.config.cache, "openapi-typescript@7.13.0") / "bin" / "cli.js"
     document, described = folder / "openapi.json", folder / "openapi.ts"
     document.write_text(json.dumps(create_app(Settings(state_dir=folder)).openapi()))
     run_node(generator, str(document), "--output", str(described), "--default-non-nullable", "false")
-    compiler = npm_package(request, "typescript", "5.9.3") / "bin" / "tsc"
+    compiler = npm_package(request.config.cache, "typescript@5.9.3") / "bin" / "tsc"
     paths = {"openapi": [str(described)], "page/*": [f"{PAGE}/*"]}
     files = [str(path) for path in (*sorted(PAGE.rglob("*.js")), CHECK)]
     project = {"compilerOptions": {**STRICT, "paths": paths}, "files": files}
